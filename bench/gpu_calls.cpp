@@ -1,4 +1,4 @@
-// What a save holds the trainer, and what its own small copies wait during a capture.
+// How long a save holds the trainer, and how long its own small copies wait during a capture.
 #include <algorithm>
 
 #include "bench/gpu_parts.hpp"
@@ -18,8 +18,8 @@ std::size_t large_bytes(const Harness& harness, const GpuTrainer& trainer) {
 namespace {
 
 struct CallTimes {
-  std::vector<double> calls_ms;  // Of each save.
-  std::vector<double> small_ms;  // Of the trainer's own small copies during captures.
+  std::vector<double> calls_ms;  // One for each save.
+  std::vector<double> small_ms;  // One for each small copy of the trainer during captures.
 };
 
 struct CallLimits {

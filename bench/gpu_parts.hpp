@@ -49,8 +49,8 @@ std::vector<std::size_t> sizes_like_a_model(std::size_t bytes);
 // The same bytes in so many tensors: many small ones, and the rest in a few large ones.
 std::vector<std::size_t> sizes_of_many(std::size_t bytes, std::size_t count);
 
-// What the bars are for, 30 GB: thirty times the requested size, if there is room on the GPU and,
-// for the Slot, on the host beside everything else.
+// 30 GB, the size that the bars name: thirty times the requested size, if there is room on the GPU
+// and, for the Slot, on the host beside everything else.
 std::size_t large_bytes(const Harness& harness, const ckpt::test::GpuTrainer& trainer);
 
 // SmallCopies: 4 bytes to the host, one after the other, as a trainer copies its loss.

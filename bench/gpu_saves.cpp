@@ -1,9 +1,9 @@
-// What Checkpointer::save holds a trainer whose GPU is busy, and a training run with it.
+// How long Checkpointer::save holds a trainer whose GPU is busy, and a training run with it.
 //
 // The engine runs in this process, with a budget that is set: what a machine has free at its start
 // says little about what it has later.
 #include <algorithm>
-#include <ckpt/checkpointer.hpp>
+#include <ckpt/framework.hpp>
 
 #include "bench/gpu_gemm.hpp"
 #include "bench/gpu_parts.hpp"
@@ -33,7 +33,8 @@ class Saver {
     options.replicas = 1;
     // A header has 100 bytes for each tensor, or a little more.
     options.memory_budget = slots * (bytes + sizes.size() * 256 + 16 * MiB);
-    checkpointer_ = std::make_unique<ckpt::Checkpointer>(must(ckpt::Checkpointer::open(options)));
+    checkpointer_ = std::make_unique<ckpt::FrameworkCheckpointer>(
+        must(ckpt::FrameworkCheckpointer::open(options)));
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       places_.push_back(trainer.allocate(sizes[i]));
       ckpt::TensorRef tensor;
@@ -77,7 +78,7 @@ class Saver {
 
  private:
   GpuTrainer& trainer_;
-  std::unique_ptr<ckpt::Checkpointer> checkpointer_;
+  std::unique_ptr<ckpt::FrameworkCheckpointer> checkpointer_;
   std::vector<std::byte*> places_;
   std::uint64_t step_ = 0;
   ckpt::SaveOutcome outcome_ = ckpt::SaveOutcome::not_due;

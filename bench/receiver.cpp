@@ -32,7 +32,7 @@ class Sink final : public replicate::ReplicaSink, public replicate::ShardProvide
   void chunk_applied(std::uint64_t, std::size_t) override {}
   Status sealed(std::uint64_t) override { return {}; }
   void abandoned(std::uint64_t) override {}
-  Result<replicate::ShardSource> lease(const std::string&, const format::ShardId&,
+  Result<replicate::SealedShard> lease(const std::string&, const format::ShardId&,
                                        const Digest&) override {
     return fail(Errc::not_found, "nothing is fetched here");
   }

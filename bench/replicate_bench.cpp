@@ -69,7 +69,7 @@ int main(int argc, char** argv) {
     return bench::rate(static_cast<double>(bytes), [&] {
       std::vector<Started<replicate::Delivery>> sent;
       for (std::size_t lane = 0; lane < bench::lanes; ++lane) {
-        replicate::ShardSource source;
+        replicate::SealedShard source;
         source.record = shards[lane]->record;
         source.spans = shards[lane]->spans();
         sent.emplace_back(loop.context.get_executor(), *loop.clock,

@@ -44,7 +44,7 @@ mkdir -p "$build" bench/results
 "$cmake" --preset bench >"$build/configure.log" 2>&1 || { cat "$build/configure.log"; exit 2; }
 "$cmake" --build "$build" --target ckpt_benches || exit 2
 
-busy_ticks() {  # Of all cores: not idle, not waiting for a disk.
+busy_ticks() {  # All cores: not idle, not waiting for a disk.
   awk '/^cpu /{print $2 + $3 + $4 + $7 + $8 + $9}' /proc/stat
 }
 is_quiet() {  # During one second, others used less than half a core.

@@ -67,7 +67,7 @@ bool Trainer::is_filled() const {
 
 void Trainer::open(ckpt::Options options) {
   options.open_deadline = patience;  // A slow open is to be measured, not given up.
-  checkpointer_.emplace(must(ckpt::Checkpointer::open(std::move(options))));
+  checkpointer_.emplace(must(ckpt::FrameworkCheckpointer::open(std::move(options))));
   const std::size_t held = tensor_bytes / part_.of;
   for (std::size_t at = 0; at < bytes_; at += held) {
     ckpt::TensorRef tensor;

@@ -1,7 +1,7 @@
 // Trainer: one rank of a job with host tensors, over the public interface only.
 #pragma once
 
-#include <ckpt/checkpointer.hpp>
+#include <ckpt/framework.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -30,7 +30,7 @@ class Trainer {
   // Opens the job and registers the tensors. Ends the bench on errors, like every call here.
   void open(ckpt::Options options);
   void leave() { checkpointer_.reset(); }  // As a death: the daemon keeps what it holds.
-  ckpt::Checkpointer& checkpointer() { return *checkpointer_; }
+  ckpt::FrameworkCheckpointer& checkpointer() { return *checkpointer_; }
   std::size_t bytes() const { return bytes_; }  // That it holds.
 
   // Saves the next step, and waits until it has reached the level. If a step finds no free Slot,
@@ -47,7 +47,7 @@ class Trainer {
   std::string names_;  // Each with a number behind it.
   std::size_t bytes_ = 0;
   std::uint64_t step_ = 0;
-  std::optional<ckpt::Checkpointer> checkpointer_;
+  std::optional<ckpt::FrameworkCheckpointer> checkpointer_;
 };
 
 }  // namespace bench

@@ -7,7 +7,7 @@
 #
 # both (the default) is all of them: the tests, the G bars, PyTorch's own saves beside ours (if
 # python3 has torch), and the CUDA example, built by this machine's nvcc, killed and restarted.
-# Each test and each part of the benchmark is a process of its own with a time limit. What is known
+# Each test and each part of the benchmark is a process of its own with a time limit. Each result
 # is written down at once, in results/: summary.txt, figures.jsonl, log.txt. So a hang, a crash or
 # the end of the budget (560 s) loses nothing that came before. Without a GPU it says what is
 # skipped. Ends with "N passed, N failed, N skipped". 0: nothing failed.

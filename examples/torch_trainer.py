@@ -85,7 +85,7 @@ def train_with_files(directory, steps):
     """The usual save block and the usual resume code; the block's files appear together."""
     run = Run()
     os.makedirs(directory, exist_ok=True)
-    libckpt.torch.resume(directory)  # <-  What was captured before a kill, and not published yet.
+    libckpt.torch.resume(directory)  # <-  Publishes files that were captured before a kill.
     if os.path.exists(f"{directory}/state.json"):
         with open(f"{directory}/state.json") as file:
             run.state.update(json.load(file))

@@ -177,7 +177,7 @@ CKPT_API int ckpt_prepare(ckpt_handle* handle);
 /* Starts a capture of `step` if it is due (ckpt_save: always). `stream` is a CUDA stream or NULL;
  * `outcome` receives a ckpt_outcome, CKPT_NO_OUTCOME with an error, or is NULL. Never waits for
  * storage, network or a peer. Steps grow: one that was refused may be saved again, unless its
- * capture was begun, or other ranks train and were told that it is given up. Restore first:
+ * capture was begun, or other ranks train and know that it is given up. Restore first:
  * CKPT_INVALID_ARGUMENT while the job has a step that this session did not ask for. */
 CKPT_API int ckpt_save_if_needed(ckpt_handle* handle, uint64_t step, void* stream, int* outcome);
 CKPT_API int ckpt_save(ckpt_handle* handle, uint64_t step, void* stream, int* outcome);

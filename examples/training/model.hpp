@@ -60,7 +60,7 @@ class Model {
   // Adam on the range of this rank; needs the gradients summed over all ranks.
   void update();
 
-  std::uint64_t digest() const;  // Of all weights, bit for bit.
+  std::uint64_t digest() const;  // All weights, bit for bit.
 
  private:
   struct Layer {

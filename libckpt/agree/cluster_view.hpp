@@ -41,9 +41,9 @@ struct PublishedStep {
   std::vector<Digest> digests;  // From the shard records, by rank.
 };
 
-// LastLook: whether the newest stored step is still on storage, looked up when a job is about to
-// free the memory that has it, too. Somebody may have removed it by hand.
-enum class LastLook : std::uint8_t { unasked, looking, there, gone };
+// LastLookState: whether the newest stored step is still on storage, looked up when a job is about
+// to free the memory that has it, too. Somebody may have removed it by hand.
+enum class LastLookState : std::uint8_t { unasked, looking, there, gone };
 
 struct ClusterView {
   JobShape shape;
@@ -51,7 +51,7 @@ struct ClusterView {
   std::vector<format::NodeReport> reports;              // From live nodes, ours included.
   std::optional<std::vector<PublishedStep>> published;  // None: not read yet.
   std::size_t damaged_published = 0;                    // Damaged ones, left out above.
-  LastLook last_look = LastLook::there;
+  LastLookState last_look = LastLookState::there;
   std::string unreadable;             // Why storage cannot be read; empty: it can.
   std::string history_lost;           // Why abandoned steps are not known; empty: they are.
   std::vector<std::string> expected;  // Live nodes, and those that may still come.

@@ -217,8 +217,8 @@ void Coordinator::decide_end(const ClusterView& view) {
   const bool is_flushed = !view.shape.has_storage || !decree_.committed ||
                           (decree_.durable && *decree_.durable >= *decree_.committed);
   const bool is_there = !view.shape.has_storage || !decree_.committed ||
-                        view.last_look == LastLook::there ||
-                        (view.last_look == LastLook::gone && !must_store_again(view));
+                        view.last_look == LastLookState::there ||
+                        (view.last_look == LastLookState::gone && !must_store_again(view));
   decree_.ended = are_all_closing(view) && is_flushed && is_there && !decree_.flush;
 }
 

@@ -27,8 +27,8 @@ bool Coordinator::is_flush_wanted(const ClusterView& view) {
 
 // Removed by hand since it was stored, and still in memory as a whole.
 bool Coordinator::must_store_again(const ClusterView& view) const {
-  const bool is_gone =
-      view.last_look == LastLook::gone && decree_.committed && decree_.durable >= decree_.committed;
+  const bool is_gone = view.last_look == LastLookState::gone && decree_.committed &&
+                       decree_.durable >= decree_.committed;
   if (!is_gone) return false;
   const StepCopies copies = copies_of_any(view, *decree_.committed);
   return std::all_of(copies.begin(), copies.end(),

@@ -13,7 +13,7 @@
 
 namespace ckpt::agree {
 
-struct StoredStep {
+struct DatedStep {
   format::StepId at;
   std::uint64_t created_unix_seconds = 0;  // By its writer's clock.
 };
@@ -25,7 +25,7 @@ struct CopyPace {
 };
 
 struct CopyView {
-  std::span<const StoredStep> first, second;  // In either place, in any order.
+  std::span<const DatedStep> first, second;  // In either place, in any order.
   // Steps that this node has seen published since it began to copy one: retention may have removed
   // them by now.
   std::uint64_t published_since = 0;

@@ -271,7 +271,7 @@ bool begins_without_restore(const RankView& rank) {
   return rank.report->phase == StartPhase::fresh || rank.report->phase == StartPhase::saves;
 }
 
-// Of some ranks that restore and others that begin without.
+// Names some ranks that restore, and others that begin without a restore.
 std::string named_difference(const std::vector<RankView>& ranks) {
   const auto without = std::find_if(ranks.begin(), ranks.end(), begins_without_restore);
   const auto restores = std::find_if_not(ranks.begin(), ranks.end(), begins_without_restore);

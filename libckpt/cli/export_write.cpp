@@ -44,7 +44,7 @@ struct Export {
   std::vector<std::byte> buffer;
   std::vector<std::byte> other;
   bool has_made_directory = false;
-  std::vector<format::DcpTensor> described;        // Of an export for DCP.
+  std::vector<format::DcpTensor> described;        // For an export to DCP.
   std::vector<std::unique_ptr<os::File>> uploads;  // In a bucket: by file, not complete yet.
   std::vector<std::byte> index_content;
 
@@ -317,7 +317,7 @@ Task<void> write_all(Export& work) {
 }
 
 Task<void> remove_aside(Export& work) {
-  if (work.is_in_bucket()) co_return Status();  // What is not completed is aborted.
+  if (work.is_in_bucket()) co_return Status();  // An upload that is not completed is aborted.
   for (const ExportFile& file : work.plan.files)
     (void)co_await work.files.remove_file(work.aside(file.name));
   if (const std::string index = work.index(); !index.empty())

@@ -32,7 +32,7 @@ Result<std::string> job_of(const ImportOptions& given) {
 }
 
 Outcome told(const ImportOptions& given, const ImportSource& source, const std::string& job,
-             const storage::PublishedStep& published) {
+             const storage::PublishOutcome& published) {
   Outcome outcome;
   std::uint64_t bytes = 0;
   for (const ImportTensor& tensor : source.tensors)

@@ -30,11 +30,11 @@ struct Image {
   format::ShardPart part;
   std::vector<std::byte> header;
   std::string items;  // The bytes of the only blob.
-  struct Piece {
+  struct Placement {
     Extent slot;
     std::size_t tensor = 0;  // Index into the source's.
   };
-  std::vector<Piece> pieces;  // Those with bytes, as they lie in the Slot.
+  std::vector<Placement> placements;  // Those with bytes, as they lie in the Slot.
 };
 
 // Empty: the prefix names no item.
@@ -79,9 +79,9 @@ Result<Image> make_image(std::shared_ptr<const ImportSource> source, format::Run
     if (!place.alias_of.empty() || place.extent.bytes == 0) continue;
     const std::size_t tensor = index_of.at(place.name);
     CKPT_ASSERT(image.source->tensors[tensor].bytes.bytes == place.extent.bytes);
-    image.pieces.push_back({place.extent, tensor});
+    image.placements.push_back({place.extent, tensor});
   }
-  std::ranges::sort(image.pieces, {}, [](const auto& piece) { return piece.slot.offset; });
+  std::ranges::sort(image.placements, {}, [](const auto& placed) { return placed.slot.offset; });
   return image;
 }
 
@@ -97,14 +97,15 @@ Task<void> read_chunk(const Image& image, Extent chunk, std::span<std::byte> tar
   copy(0, image.header);
   if (!image.items.empty())
     copy(image.part.record.blobs.front().offset, std::as_bytes(std::span(image.items)));
-  auto piece = std::ranges::partition_point(
-      image.pieces, [&](const Image::Piece& each) { return each.slot.end() <= chunk.offset; });
-  for (; piece != image.pieces.end() && piece->slot.offset < chunk.end(); ++piece) {
-    const std::uint64_t begin = std::max(piece->slot.offset, chunk.offset);
-    const std::uint64_t end = std::min(piece->slot.end(), chunk.end());
-    const ImportTensor& tensor = image.source->tensors[piece->tensor];
+  auto placed = std::ranges::partition_point(image.placements, [&](const Image::Placement& each) {
+    return each.slot.end() <= chunk.offset;
+  });
+  for (; placed != image.placements.end() && placed->slot.offset < chunk.end(); ++placed) {
+    const std::uint64_t begin = std::max(placed->slot.offset, chunk.offset);
+    const std::uint64_t end = std::min(placed->slot.end(), chunk.end());
+    const ImportTensor& tensor = image.source->tensors[placed->tensor];
     const auto part = target.subspan(begin - chunk.offset, end - begin);
-    const std::uint64_t offset = tensor.bytes.offset + (begin - piece->slot.offset);
+    const std::uint64_t offset = tensor.bytes.offset + (begin - placed->slot.offset);
     const Status read = co_await image.source->files[tensor.file]->read_at(offset, part);
     if (!read)
       co_return fail(Error(read.error())
@@ -175,9 +176,9 @@ Task<std::uint64_t> prepare(storage::Site site, format::RunId run, const ImportO
 
 }  // namespace
 
-Task<storage::PublishedStep> write_import(storage::Site site,
-                                          std::shared_ptr<const ImportSource> source,
-                                          ImportOrder order) {
+Task<storage::PublishOutcome> write_import(storage::Site site,
+                                           std::shared_ptr<const ImportSource> source,
+                                           ImportOrder order) {
   storage::RunOrder run;
   run.job = order.job;
   run.fresh_run = order.fresh_run;
@@ -194,7 +195,7 @@ Task<storage::PublishedStep> write_import(storage::Site site,
               co_await storage::make_work_directory(site, publish.at, order.attempt));
   const std::string work_name = publish.work_name;
   Status written = co_await write_files(site, storage::attempt_path(site, work_name), image, order);
-  Result<storage::PublishedStep> published = storage::PublishedStep();
+  Result<storage::PublishOutcome> published = storage::PublishOutcome();
   if (written) {
     publish.digests = {format::digest_of(image.part.record)};
     auto done = co_await storage::publish(site, std::move(publish));

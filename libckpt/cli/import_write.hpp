@@ -18,7 +18,7 @@ namespace ckpt::cli {
 struct ImportOrder {
   std::string job;
   Step step{};
-  // Of all names. "model." also makes them one item of a session of Python, called "model".
+  // Put before all names. "model." also makes them one item of a session of Python, called "model".
   std::string prefix;
   format::RunId fresh_run;             // Random: the run, if the directory has none yet.
   std::uint64_t attempt = 0;           // Random.
@@ -30,8 +30,8 @@ struct ImportOrder {
 // The site's directory is made if its parent exists. Errors: invalid_argument (it has checkpoints
 // already, or belongs to another job; a name that cannot be stored), exhausted, cancelled, io.
 // After an error nothing new is published, and the work directory is gone.
-Task<storage::PublishedStep> write_import(storage::Site site,
-                                          std::shared_ptr<const ImportSource> source,
-                                          ImportOrder order);
+Task<storage::PublishOutcome> write_import(storage::Site site,
+                                           std::shared_ptr<const ImportSource> source,
+                                           ImportOrder order);
 
 }  // namespace ckpt::cli

@@ -120,7 +120,7 @@ Task<ItemForms> read_item_forms(gather::ShardSource& source,
   wanted.target = content;
   gather::Wants wants;
   if (!content.empty()) wants.bytes.push_back(wanted);
-  const gather::Reader reader{record->id.rank, source.shard_count()};
+  const gather::ReaderRank reader{record->id.rank, source.shard_count()};
   const storage::TransferHooks hooks;
   CKPT_CO_CHECK(co_await gather::read_pieces(source, reader, std::move(wants), hooks));
   auto forms = parse_item_forms(content);

@@ -266,7 +266,7 @@ class Comparison {
     wanted.target = content;
     gather::Wants wants;
     wants.bytes.push_back(wanted);
-    const gather::Reader reader{rank, step->shards->shard_count()};
+    const gather::ReaderRank reader{rank, step->shards->shard_count()};
     const storage::TransferHooks hooks;
     CKPT_CO_CHECK(co_await gather::read_pieces(*step->shards, reader, std::move(wants), hooks));
     co_return content;

@@ -36,7 +36,7 @@ class TorchFile {
 
   std::uint64_t bytes() const { return archives_.back().extent.end(); }
 
-  // Of a file with an archive for each: what `.metadata` says of this tensor.
+  // For a file with an archive for each tensor: the tensor's entry in `.metadata`.
   format::DcpTensor described(const ExportFile& file, std::size_t tensor) const;
 
  private:

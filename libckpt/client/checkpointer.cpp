@@ -72,10 +72,6 @@ Status Checkpointer::set_metric(std::string_view name, double value) {
                             [&](auto& session) { return session.set_metric(name, value); });
 }
 
-Status Checkpointer::prepare() {
-  return Impl::call<Status>(impl_.get(), {}, [](auto& session) { return session.prepare(); });
-}
-
 Result<SaveOutcome> Checkpointer::save_checkpoint_if_needed(Step step, Stream stream) {
   return Impl::call<Result<SaveOutcome>>(impl_.get(), SaveOutcome::disabled, [&](auto& session) {
     return session.save(step, stream, client::Due::by_policy);

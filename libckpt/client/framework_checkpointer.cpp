@@ -27,6 +27,10 @@ std::optional<std::span<const std::byte>> FrameworkCheckpointer::blob(std::strin
   return impl_->session().blob(name);
 }
 
+Status FrameworkCheckpointer::prepare() {
+  return Impl::call<Status>(impl_.get(), {}, [](auto& session) { return session.prepare(); });
+}
+
 Status FrameworkCheckpointer::prepare_in_background() {
   return Impl::call<Status>(impl_.get(), {},
                             [](auto& session) { return session.prepare_in_background(); });

@@ -13,7 +13,7 @@ namespace {
 // Hashing a sample then adds a few hundredths to the time of a share's copies: measured in decision
 // 0030.
 constexpr std::uint32_t sampled_per_share = 16;
-// What does not fit is not compared: the notes are part of a message of 64 MiB at most.
+// Copies without room for a note are not compared: notes are part of a message of 64 MiB at most.
 constexpr std::size_t notes_bytes_max = std::size_t{8} << 20;
 constexpr std::size_t note_bytes = sizeof(std::uint32_t) + sizeof(Digest) + sizeof(Crc32);
 

@@ -29,7 +29,7 @@ struct HeldCopy {
   std::uint32_t copies = 0;
 };
 
-// What a save compares of them.
+// Compared: how much of the copies a save compares.
 enum class Compared : std::uint8_t { nothing, sample, all };
 
 // CompareSchedule: which saves compare copies, and how much of them. Every rank decides alike.
@@ -72,7 +72,7 @@ class HeldCopies {
     std::span<const std::byte> bytes;
     bool is_guarded = false;
     std::uint32_t copies = 0;
-    Digest identity;  // Of all of it.
+    Digest identity;  // Of all its bytes.
   };
   std::vector<Entry> entries_;
   std::vector<device::Stretch> stretches_;

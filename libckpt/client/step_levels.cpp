@@ -64,7 +64,7 @@ bool StepLevels::is_dropped(Step step) const {
 
 bool StepLevels::has_no_capture(Step step) const {
   const bool is_under_way = !under_way_.empty() && under_way_.back() >= step;
-  // What an engine took along may yet be known to the next one: is_lost says when it is not.
+  // The next engine may yet know steps that the last one had: is_lost says when it does not.
   return !is_under_way && newest(Level::captured) < step && restored_ < step &&
          lost_through_ < step;
 }

@@ -66,7 +66,7 @@ Task<LoadedShard> load_as_saved(os::FileSystem& files, storage::FoundCheckpoint 
 }
 
 Task<std::shared_ptr<gather::ShapedShard>> shape_shared(gather::ShardSource& shards,
-                                                        gather::Reader reader,
+                                                        gather::ReaderRank reader,
                                                         std::vector<format::TensorSpec> wanted) {
   gather::ShardWish wish{std::move(wanted), /*joins_shards=*/false};
   CKPT_CO_TRY(auto shaped, co_await gather::shape_shard(shards, reader, std::move(wish)));
@@ -75,7 +75,7 @@ Task<std::shared_ptr<gather::ShapedShard>> shape_shared(gather::ShardSource& sha
 
 Task<LoadedShard> load_wanted(os::FileSystem& files, storage::FoundCheckpoint found,
                               const LoadRequest& request) {
-  const gather::Reader reader{request.rank, request.wanted->world_size};
+  const gather::ReaderRank reader{request.rank, request.wanted->world_size};
   gather::StoredShards shards(files, found.directory, found.manifest);
   CKPT_CO_TRY(const auto shaped, co_await shape_shared(shards, reader, request.wanted->tensors));
   format::ShardRecord& record = shaped->record;

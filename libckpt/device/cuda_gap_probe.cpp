@@ -72,7 +72,7 @@ class GapProbe {
   bool is_drained_ = true;
 };
 
-// What is still queued may read and write the memory. Where its end cannot be seen, the memory
+// Queued copies may still read and write the memory. Where their end cannot be seen, the memory
 // stays for the life of the context.
 GapProbe::~GapProbe() {
   if (!is_drained_) (void)drain();

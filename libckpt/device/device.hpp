@@ -92,7 +92,8 @@ struct Stretch {
 // HashRun: takes checksums of memory where it lies, and copies nothing. `start` ignores the Slot.
 class HashRun : public CopyRun {
  public:
-  // What the next start hashes of each source, perhaps nothing. Borrowed until the run is idle.
+  // The bytes that the next start hashes of each source, perhaps none. Borrowed until the run is
+  // idle.
   virtual void choose(std::span<const Stretch> stretches) = 0;
   // checksums() has one for each source.
 };

@@ -18,7 +18,7 @@
 namespace ckpt::format {
 
 struct CopyNote {
-  std::string name;  // Of the tensor, or of the blob.
+  std::string name;  // The tensor's, or the blob's.
   Digest identity;   // Of its name, its type and the elements that it has.
   Crc32 crc = 0;
   bool operator==(const CopyNote&) const = default;

@@ -122,7 +122,7 @@ Task<void> read_batch(ShardSource& source, std::span<const TensorToRead> tensors
     at += slice.bytes;
   }
   for (auto& [rank, wants] : by_rank) {
-    const Reader reader{rank, source.shard_count()};
+    const ReaderRank reader{rank, source.shard_count()};
     CKPT_CO_CHECK(co_await read_pieces(source, reader, std::move(wants), hooks));
   }
   co_return Status();
@@ -133,7 +133,7 @@ Task<void> check_tensors(ShardSource& source, std::span<const TensorToRead> tens
   for (const TensorToRead& tensor : tensors)
     by_rank[tensor.rank].push_back(wanted(tensor, plan::whole(tensor.shape), {}));
   for (auto& [rank, wants] : by_rank) {
-    const Reader reader{rank, source.shard_count()};
+    const ReaderRank reader{rank, source.shard_count()};
     CKPT_CO_CHECK(co_await check_pieces(source, reader, std::move(wants)));
   }
   co_return Status();

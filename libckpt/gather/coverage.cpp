@@ -18,7 +18,7 @@ std::string gap_of(const ListedTensor& tensor) {
   if (!tensor.is_alike || !tensor.whole_in().empty()) return {};
   plan::PieceIndex index;
   for (const HeldPart& part : tensor.parts) {
-    plan::Piece piece;
+    plan::HeldPiece piece;
     piece.name = tensor.name;
     piece.dtype = tensor.dtype;
     piece.shape = tensor.shape;

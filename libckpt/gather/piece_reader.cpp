@@ -35,7 +35,7 @@ struct Shard {
 // Lives in the frame that waits for all its workers.
 struct Reading {
   ShardSource& source;
-  Reader reader;
+  ReaderRank reader;
   Wants wants;
   storage::TransferHooks hooks;
   std::vector<std::string> names;  // The wanted ones, ascending.
@@ -110,7 +110,7 @@ Result<plan::PieceIndex> index_of(const Reading& reading) {
       const bool is_of_one_rank = !tensor.piece && several.contains(tensor.name);
       if (is_of_one_rank && shard.rank != reading.reader.rank) continue;
       const std::vector<std::uint64_t> shape = format::global_shape_of(tensor.piece, tensor.shape);
-      plan::Piece piece;
+      plan::HeldPiece piece;
       piece.name = tensor.name;
       piece.dtype = tensor.dtype;
       piece.shape = shape;
@@ -180,7 +180,7 @@ void divide_work(Reading& reading) {
 std::uint64_t copy_from(Reading& reading, const ChunkWork& work, std::uint64_t offset,
                         std::span<const std::byte> chunk) {
   std::uint64_t copied = 0;
-  const auto copy = [&](std::span<std::byte> target, const plan::Stretch& stretch) {
+  const auto copy = [&](std::span<std::byte> target, const plan::TransferStretch& stretch) {
     CKPT_ASSERT(stretch.to + stretch.bytes <= target.size());
     CKPT_ASSERT(stretch.from - offset + stretch.bytes <= chunk.size());
     std::memcpy(target.data() + stretch.to, chunk.data() + (stretch.from - offset), stretch.bytes);
@@ -191,7 +191,7 @@ std::uint64_t copy_from(Reading& reading, const ChunkWork& work, std::uint64_t o
     const plan::Transfer& transfer = reading.plan.transfers[number];
     const std::span<std::byte> target = reading.wants.pieces[transfer.want].target;
     plan::RunsInside(transfer).for_each(
-        offset, end, [&](const plan::Stretch& stretch) { copy(target, stretch); });
+        offset, end, [&](const plan::TransferStretch& stretch) { copy(target, stretch); });
   }
   for (const std::uint32_t number : work.bytes) {
     const WantedBytes& wanted = reading.wants.bytes[number];
@@ -236,13 +236,13 @@ Task<void> look_and_plan(Reading& reading) {
 
 }  // namespace
 
-Task<void> check_pieces(ShardSource& source, Reader reader, std::vector<WantedPiece> pieces) {
+Task<void> check_pieces(ShardSource& source, ReaderRank reader, std::vector<WantedPiece> pieces) {
   Reading reading{source, reader, Wants{std::move(pieces), {}}, {}};
   auto planned = co_await look_and_plan(reading);
   co_return planned;
 }
 
-Task<void> read_pieces(ShardSource& source, Reader reader, Wants wants,
+Task<void> read_pieces(ShardSource& source, ReaderRank reader, Wants wants,
                        storage::TransferHooks hooks) {
   Reading reading{source, reader, std::move(wants), std::move(hooks)};
   CKPT_CO_CHECK(co_await look_and_plan(reading));

@@ -35,7 +35,8 @@ struct WantedBytes {
   std::span<std::byte> target;  // Lives until the Task ends.
 };
 
-struct Reader {
+// ReaderRank: the rank that wants the bytes, and how many ranks want theirs.
+struct ReaderRank {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
 };
@@ -49,9 +50,9 @@ struct Wants {
 // or some of its elements, or it has another type or shape, or two names of one memory have two
 // there: names them), unsupported (a whole tensor of several ranks, and the reader is none of
 // them), and those of the source.
-Task<void> read_pieces(ShardSource& source, Reader reader, Wants wants,
+Task<void> read_pieces(ShardSource& source, ReaderRank reader, Wants wants,
                        storage::TransferHooks hooks);
 // Returns the error of such a read before any Chunk is read. The pieces need no target.
-Task<void> check_pieces(ShardSource& source, Reader reader, std::vector<WantedPiece> pieces);
+Task<void> check_pieces(ShardSource& source, ReaderRank reader, std::vector<WantedPiece> pieces);
 
 }  // namespace ckpt::gather

@@ -89,7 +89,7 @@ void join(const ShardRecord& source, const std::string& prefix, const std::set<s
 }
 
 // The shards whose whole tensors the reader gets, whatever it wants.
-bool is_joined(const ShardSource& source, const Reader& reader, std::uint32_t shard) {
+bool is_joined(const ShardSource& source, const ReaderRank& reader, std::uint32_t shard) {
   if (shard == rank_of_blobs(source, reader)) return true;
   return shard >= reader.rank && (shard - reader.rank) % reader.world_size == 0;
 }
@@ -98,7 +98,7 @@ bool is_joined(const ShardSource& source, const Reader& reader, std::uint32_t sh
 // who wants all of a tensor may be the only one who has no piece of it. So stays a whole tensor
 // that a single shard has, if that is not joined: it is the same piece there and here. The
 // reader reports the tensors that no shard has.
-Task<void> keep_pieces(ShardSource& source, Reader reader,
+Task<void> keep_pieces(ShardSource& source, ReaderRank reader,
                        std::vector<format::TensorSpec>& wanted) {
   std::set<std::string> names;
   for (const format::TensorSpec& tensor : wanted) names.insert(tensor.name);
@@ -133,12 +133,12 @@ Task<void> keep_pieces(ShardSource& source, Reader reader,
 
 }  // namespace
 
-std::uint32_t rank_of_blobs(const ShardSource& source, const Reader& reader) {
+std::uint32_t rank_of_blobs(const ShardSource& source, const ReaderRank& reader) {
   CKPT_ASSERT(source.shard_count() > 0);
   return reader.rank % source.shard_count();
 }
 
-Task<ShapedShard> shape_shard(ShardSource& source, Reader reader, ShardWish wish) {
+Task<ShapedShard> shape_shard(ShardSource& source, ReaderRank reader, ShardWish wish) {
   ShapedShard shaped;
   const std::uint32_t rank = rank_of_blobs(source, reader);
   std::shared_ptr<const ShardRecord> own;
@@ -174,7 +174,7 @@ Task<ShapedShard> shape_shard(ShardSource& source, Reader reader, ShardWish wish
   co_return shaped;
 }
 
-Task<void> fill_shard(ShardSource& source, Reader reader, ShapedShard& shaped,
+Task<void> fill_shard(ShardSource& source, ReaderRank reader, ShapedShard& shaped,
                       std::span<std::byte> target, storage::TransferHooks hooks) {
   ShardRecord& record = shaped.record;
   CKPT_ASSERT(target.size() == record.bytes);

@@ -18,7 +18,7 @@
 namespace ckpt::gather {
 
 // The rank whose blobs a reader gets.
-std::uint32_t rank_of_blobs(const ShardSource& source, const Reader& reader);
+std::uint32_t rank_of_blobs(const ShardSource& source, const ReaderRank& reader);
 
 struct ShardWish {
   std::vector<format::TensorSpec> tensors;
@@ -42,11 +42,11 @@ struct ShapedShard {
 };
 
 // Lays out what is wanted. Errors: invalid_argument (the tensors), and those of the source.
-Task<ShapedShard> shape_shard(ShardSource& source, Reader reader, ShardWish wish);
+Task<ShapedShard> shape_shard(ShardSource& source, ReaderRank reader, ShardWish wish);
 
 // Fills `target`, of record.bytes, and adds the checksums of what lies there then. All references
 // live until the Task ends. Errors: those of read_pieces.
-Task<void> fill_shard(ShardSource& source, Reader reader, ShapedShard& shaped,
+Task<void> fill_shard(ShardSource& source, ReaderRank reader, ShapedShard& shaped,
                       std::span<std::byte> target, storage::TransferHooks hooks);
 
 }  // namespace ckpt::gather

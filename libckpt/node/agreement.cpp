@@ -219,8 +219,8 @@ bool Agreement::decide() {
     storage_.publish(*publishing, [this](std::uint64_t flush_id, const Status& status) {
       coordinator_.published(flush_id, status, facts_.clock().now());
       // Else the coordinator would order the same flush again before anybody looks.
-      if (status && facts_.last_look == agree::LastLook::gone)
-        facts_.last_look = agree::LastLook::there;
+      if (status && facts_.last_look == agree::LastLookState::gone)
+        facts_.last_look = agree::LastLookState::there;
       life_.touch();
     });
   }
@@ -265,7 +265,7 @@ Task<void> Agreement::claim_timeline(format::Start start, Time deadline) {
 }
 
 asio::awaitable<void> Agreement::announce() {
-  const JobLife::Work work = life_.begin_work();
+  const JobLife::WorkPass work = life_.begin_work();
   // Nobody trains before it is over: storage that hangs must not keep a restore from memory.
   const Time deadline = facts_.clock().after(record_patience);
   Status stored;

@@ -16,8 +16,8 @@ using format::StartPhase;
 namespace {
 
 // The driver ends a process's copies when the last holder of its device files closes them. Forked
-// workers, such as those of a DataLoader, hold them too, and outlive a killed trainer. What was
-// queued is far less than a link of 10 GB/s moves in this time.
+// workers, such as those of a DataLoader, hold them too, and outlive a killed trainer. The queued
+// copies are far less than a link of 10 GB/s moves in this time.
 constexpr std::chrono::seconds gpu_rest{5};
 
 }  // namespace
@@ -61,7 +61,7 @@ void Captures::prepare_slots(Rank& rank) {
 
 asio::awaitable<void> Captures::make_slots(std::uint32_t rank_number, std::uint32_t count,
                                            std::uint64_t bytes) {
-  const JobLife::Work work = life_.begin_work();
+  const JobLife::WorkPass work = life_.begin_work();
   auto made = co_await slots_.make_own(rank_number, count, bytes);
   if (!made) {
     log_error("job={} rank={} {}", facts_.shape.job, rank_number, made.error().message());
@@ -306,7 +306,7 @@ Task<std::vector<Crc32>> checksums_of(Compute* compute, std::span<const std::byt
 asio::awaitable<void> Captures::checksum_and_seal(SessionId id, std::shared_ptr<Slot> slot,
                                                   format::ShardRecord record,
                                                   std::vector<Crc32> taken) {
-  const JobLife::Work work = life_.begin_work();
+  const JobLife::WorkPass work = life_.begin_work();
   record.chunk_bytes = facts_.context.chunk_bytes();
   Status valid = fail(Errc::invalid_argument, "larger than its Slot");
   if (record.bytes <= slot->capacity()) {

@@ -36,7 +36,7 @@ class Captures {
   void grant_slots(Rank& rank);
   void revoke_grants(const Rank& rank);
   void end_restore(Rank& rank);  // However it ended. Also revokes grants.
-  // What the session fills is given up. A Slot that a GPU fills rests first.
+  // Gives up the Slots that the session fills. A Slot that a GPU fills rests first.
   void abandon_fillings(const Rank& rank, SessionId filler);
   void end_rests(const Rank& rank);  // Those whose time has come.
 

@@ -315,12 +315,12 @@ std::string Engine::held_json() const {
   nlohmann::json answer;
   answer["jobs"] = nlohmann::json::array();
   for (const auto& [name, job] : state_->jobs) {
-    const Held held = job->held();
-    answer["jobs"].push_back({{"job", held.job},
-                              {"directory", held.directory},
-                              {"durable", step_of(held.durable)},
-                              {"lost", step_of(held.lost)},
-                              {"has_trainer", held.has_trainer}});
+    const StorageStanding standing = job->storage_standing();
+    answer["jobs"].push_back({{"job", standing.job},
+                              {"directory", standing.directory},
+                              {"durable", step_of(standing.durable)},
+                              {"lost", step_of(standing.lost)},
+                              {"has_trainer", standing.has_trainer}});
   }
   return answer.dump();
 }

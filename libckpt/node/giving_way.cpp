@@ -26,8 +26,8 @@ GivingWay::GivingWay(Clock& clock, std::string job) : clock_(clock), job_(std::m
 }
 
 void GivingWay::set_rates(std::uint64_t flush_rate, std::uint64_t replica_rate) {
-  lane(Work::flush).rate_max = flush_rate;
-  lane(Work::copies).rate_max = replica_rate;
+  lane(BackgroundWork::flush).rate_max = flush_rate;
+  lane(BackgroundWork::copies).rate_max = replica_rate;
 }
 
 std::shared_ptr<void> GivingWay::begin_receiving() {
@@ -82,14 +82,14 @@ void GivingWay::update(const Ranks& ranks, bool is_ending, std::size_t copies) {
     step_bytes += rank.wanted_slot_bytes;
   }
   is_training_ = is_attached && !is_closing;
-  control_.set_minimum(Work::flush, rate_for(step_bytes, flush_time_max));
-  control_.set_minimum(Work::copies, rate_for(step_bytes * copies, copy_time_max));
+  control_.set_minimum(BackgroundWork::flush, rate_for(step_bytes, flush_time_max));
+  control_.set_minimum(BackgroundWork::copies, rate_for(step_bytes * copies, copy_time_max));
   apply();
 }
 
 void GivingWay::apply() {
   const bool is_measured = silent_from_ && clock_.now() < *silent_from_;
-  for (const Work work : all_work) {
+  for (const BackgroundWork work : all_work) {
     Lane& one = lane(work);
     const std::uint64_t measured = is_measured ? control_.limit(work).value() : 0;
     const std::uint64_t rate = is_training_ ? lower(one.rate_max, measured) : 0;
@@ -97,7 +97,7 @@ void GivingWay::apply() {
     one.throttle->set_rate(rate);
     if (measured == 0 || rate != measured || !notice_.may_speak()) continue;
     log_info("job={} gives way to training: steps beside {} took {:.1f} % longer, at most {} MB/s",
-             job_, work == Work::flush ? "flushes" : "copies",
+             job_, work == BackgroundWork::flush ? "flushes" : "copies",
              100 * (control_.step_ratio(work).value_or(1) - 1), rate / 1'000'000);
   }
 }

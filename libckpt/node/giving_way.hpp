@@ -39,8 +39,10 @@ class GivingWay {
 
   // How the work says what it does: each byte is taken from the throttle, and the pass is held
   // while it lasts.
-  const std::shared_ptr<Throttle>& throttle(Work work) const { return lane(work).throttle; }
-  WorkMeter::Pass begin(Work work) { return lane(work).meter.begin(clock_.now()); }
+  const std::shared_ptr<Throttle>& throttle(BackgroundWork work) const {
+    return lane(work).throttle;
+  }
+  WorkMeter::Pass begin(BackgroundWork work) { return lane(work).meter.begin(clock_.now()); }
   // The same of copies that peers send, which this node does not slow down.
   std::shared_ptr<void> begin_receiving();
 
@@ -50,8 +52,8 @@ class GivingWay {
   void update(const Ranks& ranks, bool is_ending, std::size_t copies);
 
   // The limit that holds now, in bytes per second; 0: none.
-  std::uint64_t rate(Work work) const { return lane(work).throttle->rate(); }
-  std::optional<double> step_ratio(Work work) const { return control_.step_ratio(work); }
+  std::uint64_t rate(BackgroundWork work) const { return lane(work).throttle->rate(); }
+  std::optional<double> step_ratio(BackgroundWork work) const { return control_.step_ratio(work); }
 
  private:
   struct Lane {
@@ -67,8 +69,8 @@ class GivingWay {
     Duration receiving{0};
   };
 
-  Lane& lane(Work work) { return lanes_[static_cast<std::size_t>(work)]; }
-  const Lane& lane(Work work) const { return lanes_[static_cast<std::size_t>(work)]; }
+  Lane& lane(BackgroundWork work) { return lanes_[static_cast<std::size_t>(work)]; }
+  const Lane& lane(BackgroundWork work) const { return lanes_[static_cast<std::size_t>(work)]; }
   Seen look() const;
   void apply();
 

@@ -98,7 +98,7 @@ asio::awaitable<void> Healing::verify_memory() {
 asio::awaitable<void> Healing::verify_copy(format::ShardId id, Digest digest) {
   const std::string& job = facts_.shape.job;
   for (std::size_t index = 0; !is_stopping_; ++index) {
-    Result<replicate::ShardSource> source = replication_.lease(job, id, digest);
+    Result<replicate::SealedShard> source = replication_.lease(job, id, digest);
     if (!source || facts_.is_useless(id.at)) co_return;
     if (index == source->record->chunk_crcs.size()) co_return;
     const auto is_good =
@@ -328,7 +328,7 @@ asio::awaitable<void> Healing::heal_files() {
 
 asio::awaitable<void> Healing::heal_from_memory(format::ShardId id) {
   const std::shared_ptr<Slot> slot = source_for(id);
-  Result<replicate::ShardSource> source = replication_.lease(facts_.shape.job, id, slot->digest());
+  Result<replicate::SealedShard> source = replication_.lease(facts_.shape.job, id, slot->digest());
   if (!source) co_return;
   storage::ShardToWrite to_write;
   to_write.record = source->record;

@@ -67,7 +67,7 @@ Job::Job(SharedContext context, const AttachRequest& first)
       coverage_(facts_, *this, storage_) {}
 
 Task<void> Job::open(bool is_first) {
-  const Work work = begin_work();
+  const WorkPass work = begin_work();
   peers_.open();
   if (facts_.directory.empty()) {
     // Without a directory nothing can carry a UUID: the job's name and the user are the run.
@@ -86,7 +86,7 @@ Task<void> Job::open(bool is_first) {
 }
 
 asio::awaitable<void> Job::heartbeat() {
-  const Work work = begin_work();
+  const WorkPass work = begin_work();
   Clock& clock = facts_.clock();
   while (!gate_.is_stopping()) {
     touch();

@@ -24,8 +24,9 @@
 
 namespace ckpt::node {
 
-// Held: a job's newest step on storage, and the one that would be lost with this node's memory.
-struct Held {
+// StorageStanding: a job's newest step on storage, and the one that would be lost with this node's
+// memory.
+struct StorageStanding {
   std::string job;
   std::string directory;  // Empty: memory only.
   std::optional<format::StepId> durable;
@@ -36,7 +37,9 @@ struct Held {
 class Job final : public JobLife, public std::enable_shared_from_this<Job> {
  public:
   Job(SharedContext context, const AttachRequest& first);
-  Task<void> open(bool is_first);  // Of all nodes. Reads the directory; heartbeats begin. Once.
+  // Call once. Reads the directory, and begins heartbeats. `is_first`: this node is the first of
+  // the job's list.
+  Task<void> open(bool is_first);
   Task<void> stop(Time deadline);
 
   // --- trainers ---
@@ -47,7 +50,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   bool has_trainer() const { return ranks_.have_trainer(); }
 
   // --- the end (job_end.cpp) ---
-  Held held() const;
+  StorageStanding storage_standing() const;
   void want_flush(bool is_wanted);
   // The newest committed step is on storage now, or cannot be brought there from here.
   bool is_flushed(bool wait_for_commits) const;
@@ -69,7 +72,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   void touch() override;
   Signal& changed() override { return changed_; }
   std::shared_ptr<void> hold() override { return shared_from_this(); }
-  Work begin_work() override { return {shared_from_this(), gate_.enter()}; }
+  WorkPass begin_work() override { return {shared_from_this(), gate_.enter()}; }
 
  private:
   void adopt_shape(const AttachRequest& request);

@@ -74,7 +74,7 @@ std::string IdleWatch::limit_text() const {
 }
 
 void Job::free_memory(const std::string& why) {
-  const Held all = held();
+  const StorageStanding all = storage_standing();
   const std::string what = fmt::format("job={} memory freed: {} ({})", facts_.shape.job,
                                        arena::human_bytes(slots_.bytes()), why);
   if (!all.lost) {
@@ -106,20 +106,20 @@ bool Job::is_flushed(bool wait_for_commits) const {
   return last_look_.is_done(facts_.committed && is_held_here(*facts_.committed));
 }
 
-Held Job::held() const {
-  Held held;
-  held.job = facts_.shape.job;
-  held.directory = facts_.directory;
-  held.durable = facts_.durable;
-  held.has_trainer = has_trainer();
+StorageStanding Job::storage_standing() const {
+  StorageStanding standing;
+  standing.job = facts_.shape.job;
+  standing.directory = facts_.directory;
+  standing.durable = facts_.durable;
+  standing.has_trainer = has_trainer();
   slots_.for_each_sealed([&](const arena::Slot& slot, bool) {
     const format::StepId at = slot.id().at;
     if (slot.is_retiring() || facts_.is_fenced(at)) return;
-    const bool is_stored = facts_.last_look != agree::LastLook::gone;
+    const bool is_stored = facts_.last_look != agree::LastLookState::gone;
     if (is_stored && facts_.durable && at <= *facts_.durable) return;
-    if (!held.lost || at > *held.lost) held.lost = at;
+    if (!standing.lost || at > *standing.lost) standing.lost = at;
   });
-  return held;
+  return standing;
 }
 
 void Job::want_flush(bool is_wanted) {
@@ -129,13 +129,13 @@ void Job::want_flush(bool is_wanted) {
 
 namespace {
 
-std::string describe(const Held& held) {
-  const std::uint64_t lost = held.lost ? number(held.lost->step) : 0;
-  if (!held.durable) return fmt::format("step {} is not durable, no step is", lost);
-  if (held.lost && *held.lost <= *held.durable)
+std::string describe(const StorageStanding& standing) {
+  const std::uint64_t lost = standing.lost ? number(standing.lost->step) : 0;
+  if (!standing.durable) return fmt::format("step {} is not durable, no step is", lost);
+  if (standing.lost && *standing.lost <= *standing.durable)
     return fmt::format("step {} was removed from {}, and is not durable again", lost,
-                       held.directory);
-  return fmt::format("step {} is not durable, step {} is", lost, number(held.durable->step));
+                       standing.directory);
+  return fmt::format("step {} is not durable, step {} is", lost, number(standing.durable->step));
 }
 
 }  // namespace
@@ -150,7 +150,7 @@ Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
     const bool has_failed = storage_.flush_failures() - failed_before >= failures_max;
     const bool is_given_up = facts_.context.captures == CapturePermission::refused;
     if (has_failed || is_given_up || clock.now() >= deadline) {
-      const Held all = held();
+      const StorageStanding all = storage_standing();
       const bool has_tried = storage_.flush_failures() > failed_before;
       const std::string why = has_tried     ? storage_.flush_failure()
                               : is_given_up ? "the flush was given up"

@@ -34,7 +34,7 @@ struct JobFacts {
   std::vector<format::RestoreCount> restore_counts;
   std::optional<format::StepId> committed, durable;
   std::optional<Time> ended_at;
-  agree::LastLook last_look = agree::LastLook::unasked;  // By this node.
+  agree::LastLookState last_look = agree::LastLookState::unasked;  // By this node.
 
   Clock& clock() const { return context.seams.clock; }
   bool is_fenced(format::StepId at) const { return agree::is_fenced(history, at); }

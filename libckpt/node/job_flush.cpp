@@ -191,7 +191,7 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
   watch.progressed = [this, flush_id = order.flush_id] {
     if (flush_report_.flush_id == flush_id) note_progress();
   };
-  WorkMeter::Pass under_way = giving_way_.begin(Work::flush);
+  WorkMeter::Pass under_way = giving_way_.begin(BackgroundWork::flush);
   auto flushed = co_await flusher_.write_shard(source, path, std::move(watch));
   if (flushed) {
     // Comparing copies must not cost the step.
@@ -268,7 +268,7 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   order.members = facts_.members;
   for (const Node& node : facts_.shape.nodes) order.nodes.push_back(node.name);
   const std::uint32_t ranks = order.world_size;
-  CKPT_CO_TRY(const storage::PublishedStep published,
+  CKPT_CO_TRY(const storage::PublishOutcome published,
               co_await storage::publish(site(), std::move(order)));
   log_info("job={} step={} saved as {} ranks={} bytes={}", facts_.shape.job,
            number(publishing.order.at.step), published.name, ranks, published.bytes);
@@ -347,7 +347,7 @@ void JobStorage::count_failure(const Error& error) {
     facts_.context.spawn(make_room());
 }
 
-// The disk is full. What the rule does not keep goes now: no newer step can be published before.
+// The disk is full. Steps that the rule does not keep go now: no newer one can be published before.
 asio::awaitable<void> JobStorage::make_room() {
   const std::shared_ptr<void> held = life_.hold();
   storage::RetentionOrder order;

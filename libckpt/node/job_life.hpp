@@ -17,11 +17,11 @@ class JobLife {
   // For coroutines. The job and its parts exist as long as this is held.
   virtual std::shared_ptr<void> hold() = 0;
   // The same, and stop() waits until it is released.
-  struct Work {
+  struct WorkPass {
     std::shared_ptr<void> job;
     StopGate::Pass pass;
   };
-  virtual Work begin_work() = 0;
+  virtual WorkPass begin_work() = 0;
 
  protected:
   ~JobLife() = default;

@@ -179,18 +179,18 @@ json ranks_missing(const agree::ClusterView& view) {
 }
 
 json giving_way_status(const GivingWay& giving_way) {
-  const auto rate = [&](Work work) {
+  const auto rate = [&](BackgroundWork work) {
     const std::uint64_t bytes_per_second = giving_way.rate(work);
     return bytes_per_second == 0 ? json() : json(bytes_per_second);
   };
-  const auto ratio = [&](Work work) {
+  const auto ratio = [&](BackgroundWork work) {
     const std::optional<double> step_ratio = giving_way.step_ratio(work);
     return step_ratio ? json(*step_ratio) : json();
   };
-  return {{"flush_rate", rate(Work::flush)},
-          {"replica_rate", rate(Work::copies)},
-          {"step_beside_flush", ratio(Work::flush)},
-          {"step_beside_copies", ratio(Work::copies)}};
+  return {{"flush_rate", rate(BackgroundWork::flush)},
+          {"replica_rate", rate(BackgroundWork::copies)},
+          {"step_beside_flush", ratio(BackgroundWork::flush)},
+          {"step_beside_copies", ratio(BackgroundWork::copies)}};
 }
 
 json copies_status(const storage::CopiesDiffer& copies) {

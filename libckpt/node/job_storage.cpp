@@ -22,7 +22,7 @@ constexpr Duration late_patience = std::chrono::seconds(1);
 
 flush::FlusherOptions flusher_options(const Seams& seams, const GivingWay& giving_way) {
   flush::FlusherOptions options;
-  options.throttle = giving_way.throttle(Work::flush);
+  options.throttle = giving_way.throttle(BackgroundWork::flush);
   options.compute = seams.compute;
   return options;
 }
@@ -305,7 +305,7 @@ asio::awaitable<void> JobStorage::run_read_catalog() {
                   read.error().message());
       list_published();  // A restore from memory must not wait for a dead disk.
     }
-    // Whoever reads it after our end must not miss what we know.
+    // A reader after our end must not miss what we know.
     if (!history_lost().empty()) history_due_.emplace();
   } while (must_read_again_);
   is_reading_catalog_ = false;

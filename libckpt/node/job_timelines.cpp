@@ -126,7 +126,7 @@ Task<std::uint64_t> JobStorage::claim_timeline(format::Start start) {
 }
 
 Task<std::uint64_t> JobStorage::claim_free_timeline(format::Start start) {
-  constexpr int claims_max = 100;  // Whoever takes them all does not mean well.
+  constexpr int claims_max = 100;  // Somebody who takes them all does not mean well.
   storage::Claim claim{start.timeline, start.start_id, 0};
   for (int claims = 0; claims < claims_max; ++claims) {
     claim.attempt = facts_.context.random.next();

@@ -7,7 +7,7 @@
 
 namespace ckpt::node {
 
-using enum agree::LastLook;
+using enum agree::LastLookState;
 
 namespace {
 

@@ -81,7 +81,7 @@ class Peers {
 
   template <class Call>
   void on_lines(Call call);
-  // As the coordinator's decree names it; null: it does not, or there is none of a coordinator.
+  // As the coordinator's decree names it; null: it does not, or no coordinator has decreed yet.
   const format::LiveNode* decreed(const std::string& node) const;
   void take_report(const std::string& node, format::NodeReport report);
   void take_decree(const std::string& node, format::Decree decree);

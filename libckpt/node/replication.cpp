@@ -24,9 +24,9 @@ constexpr Duration retry_after_max = std::chrono::seconds(2);
 // a second lane serves nodes with several ranks.
 constexpr std::uint32_t lanes_per_target = 2;
 
-replicate::ShardSource source_of(std::shared_ptr<Slot> slot) {
+replicate::SealedShard source_of(std::shared_ptr<Slot> slot) {
   auto lease = std::make_shared<const arena::Lease>(std::move(slot));
-  replicate::ShardSource source;
+  replicate::SealedShard source;
   source.record = lease->shared_record();
   source.spans = lease->file_spans({0, source.record->bytes});
   source.lease = std::move(lease);
@@ -203,7 +203,7 @@ asio::awaitable<void> Replication::feed(Lane lane) {
 }
 
 Task<void> Replication::send(Lane lane, std::shared_ptr<Slot> slot) {
-  const replicate::ShardSource source = source_of(slot);
+  const replicate::SealedShard source = source_of(slot);
   const Copy copy{slot->id(), slot->digest()};
   slot.reset();
   std::shared_ptr<wire::Connection> connection = feed_connections_[lane];
@@ -217,8 +217,8 @@ Task<void> Replication::send(Lane lane, std::shared_ptr<Slot> slot) {
   }
   CKPT_POINT("repl.begin");
   replicate::TransferOptions options = transfer_options();
-  options.throttle = giving_way_.throttle(Work::copies);
-  WorkMeter::Pass under_way = giving_way_.begin(Work::copies);
+  options.throttle = giving_way_.throttle(BackgroundWork::copies);
+  WorkMeter::Pass under_way = giving_way_.begin(BackgroundWork::copies);
   auto sent =
       co_await replicate::send_shard(*connection, facts_.clock(), source, std::move(options));
   under_way.end(facts_.clock().now());
@@ -385,7 +385,7 @@ void Replication::memory_freed() {
   }
 }
 
-Result<replicate::ShardSource> Replication::lease(const std::string& job,
+Result<replicate::SealedShard> Replication::lease(const std::string& job,
                                                   const format::ShardId& shard,
                                                   const Digest& digest) {
   std::shared_ptr<Slot> slot = slots_.find(shard, digest);

@@ -2,7 +2,7 @@
 //
 // Two lanes to each target, each with a coroutine and a connection, send it our sealed shards,
 // oldest first, until it has verified them. Lanes send shards of one step only, so that it arrives
-// soon. What arrives is written into Slots that no trainer ever has mapped.
+// soon. Arriving bytes go into Slots that no trainer ever has mapped.
 //
 // Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
 #pragma once
@@ -57,7 +57,7 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   void chunk_applied(std::uint64_t ticket, std::size_t index) override;
   Status sealed(std::uint64_t ticket) override;
   void abandoned(std::uint64_t ticket) override;
-  Result<replicate::ShardSource> lease(const std::string& job, const format::ShardId& shard,
+  Result<replicate::SealedShard> lease(const std::string& job, const format::ShardId& shard,
                                        const Digest& digest) override;
   void damaged(const std::string& job, const format::ShardId& shard, const Digest& digest,
                std::size_t chunk) override;
@@ -98,7 +98,7 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   std::set<std::string> partners_;
   std::map<Lane, std::shared_ptr<wire::Connection>> feed_connections_;
   std::set<Lane> fed_;                           // Those whose coroutine runs.
-  std::map<Lane, Copy> under_way_;               // What a lane sends.
+  std::map<Lane, Copy> under_way_;               // The copy that a lane sends.
   std::map<std::string, std::set<Copy>> given_;  // By target: verified there.
   std::uint64_t given_in_ = 0;                   // Which timeline was the newest then.
   OwedCopies owed_;

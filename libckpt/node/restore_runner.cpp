@@ -114,7 +114,7 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
 
 asio::awaitable<void> RestoreRunner::bring_shard(std::uint32_t rank_number, SessionId id,
                                                  format::Start start) {
-  const JobLife::Work work = life_.begin_work();
+  const JobLife::WorkPass work = life_.begin_work();
   Status offered;  // GCC 12 destroys what a conditional expression awaits twice.
   const bool is_put_together = co_await needs_pieces(rank_number, id, start);
   if (is_put_together) {
@@ -265,7 +265,7 @@ Task<void> RestoreRunner::offer_from_pieces(std::uint32_t rank, SessionId id, fo
     co_return fail(Errc::cancelled, "offer pieces: the trainer died, or has no tensors");
   gather::ShardWish wish{specs_of(*session->restored_layout()), session->joins_shards};
   HeldShards shards({facts_, slots_, replication_, storage_}, start);
-  const gather::Reader reader{rank, facts_.shape.world_size};
+  const gather::ReaderRank reader{rank, facts_.shape.world_size};
   CKPT_CO_TRY(gather::ShapedShard shaped,
               co_await gather::shape_shard(shards, reader, std::move(wish)));
   const std::uint64_t bytes = shaped.record.bytes;

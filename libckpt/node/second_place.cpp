@@ -115,7 +115,7 @@ nlohmann::json SecondPlace::status() const {
 }
 
 std::optional<format::StepId> SecondPlace::step_to_copy() const {
-  std::vector<agree::StoredStep> first, second;
+  std::vector<agree::DatedStep> first, second;
   for (const storage::Checkpoint& checkpoint : first_.checkpoints()) {
     if (!facts_.is_fenced(checkpoint.at))
       first.push_back({checkpoint.at, checkpoint.created_unix_seconds});
@@ -138,7 +138,7 @@ bool SecondPlace::has_work() const {
 }
 
 asio::awaitable<void> SecondPlace::run() {
-  const JobLife::Work held = life_.begin_work();  // Its frame holds the buffers.
+  const JobLife::WorkPass held = life_.begin_work();  // Its frame holds the buffers.
   while (!is_stopped_ && has_work()) {
     const Status done = co_await work();
     copying_.reset();
@@ -214,7 +214,7 @@ Task<void> SecondPlace::record() {
   if (timelines && !timelines->history.empty()) {
     const std::uint64_t attempt = facts_.context.random.next();
     auto added = co_await storage::add_timelines(second_.site(), *timelines,
-                                                 storage::Counts::of_ours, attempt);
+                                                 storage::RestoreCounts::of_ours, attempt);
     if (!added) timelines = fail(std::move(added).error());
   }
   must_record_ = must_record_ || !timelines;
@@ -249,7 +249,7 @@ Task<void> SecondPlace::copy(format::StepId at) {
   order.done = [this](std::uint64_t, bool) { progressed_at_ = facts_.clock().now(); };
   order.hooks.compute = facts_.context.seams.compute;
   order.hooks.before_transfer = [this](std::uint64_t bytes) { return take_turn(bytes); };
-  WorkMeter::Pass under_way = giving_way_.begin(Work::flush);
+  WorkMeter::Pass under_way = giving_way_.begin(BackgroundWork::flush);
   auto copied = co_await storage::copy_checkpoint(second_.site(), std::move(order));
   under_way.end(facts_.clock().now());
   if (!copied) {
@@ -277,7 +277,7 @@ Task<void> SecondPlace::take_turn(std::uint64_t bytes) {
       turn_until_ = clock.after(turn_time);
     }
   }
-  Status taken = co_await giving_way_.throttle(Work::flush)->take(bytes);
+  Status taken = co_await giving_way_.throttle(BackgroundWork::flush)->take(bytes);
   co_return taken;
 }
 

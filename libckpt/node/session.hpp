@@ -40,7 +40,7 @@ struct Session {
   std::uint64_t timeline = 0;
   std::optional<format::StepId> durable_before;  // When the timeline began.
   bool is_copying = false;                       // A coroutine fills and offers the shard.
-  std::optional<std::pair<std::uint64_t, Status>> copy_result;  // Of which offer, and how it went.
+  std::optional<std::pair<std::uint64_t, Status>> copy_result;  // An offer, and how it went.
   std::string failure;
   Errc failure_code{};
   bool joins_shards = false;                             // As control::AskRestore says.

@@ -28,7 +28,7 @@ class StoredPlace {
   // Errors of both: those of storage::read_catalog; invalid_argument (it is unusable).
   Task<storage::Catalog> load(std::optional<Step> only);
   Task<void> look_up(format::StepId at);  // Knowledge of other steps stays.
-  void adopt(storage::Catalog catalog);   // Of all steps.
+  void adopt(storage::Catalog catalog);   // A catalog of all steps.
   void forget() { checkpoints_.clear(); }
 
   const std::vector<storage::Checkpoint>& checkpoints() const { return checkpoints_; }

@@ -5,7 +5,7 @@
 namespace ckpt::node {
 
 void YieldControl::add(const StepSample& sample) {
-  for (const Work work : all_work) {
+  for (const BackgroundWork work : all_work) {
     StepPace& pace = paces_[index(work)][sample.rank];
     const WorkBeside& beside = sample.beside[index(work)];
     if (sample.is_alone) pace.measured_alone(sample.step);
@@ -19,7 +19,7 @@ void YieldControl::forget(std::uint32_t rank) {
   for (Paces& paces : paces_) paces.erase(rank);
 }
 
-void YieldControl::judge(Work work) {
+void YieldControl::judge(BackgroundWork work) {
   Paces& paces = paces_[index(work)];
   const StepPace* slowest = nullptr;
   bool is_known = true;

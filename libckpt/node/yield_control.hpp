@@ -18,8 +18,8 @@
 
 namespace ckpt::node {
 
-enum class Work : std::uint8_t { flush, copies };
-inline constexpr std::array all_work = {Work::flush, Work::copies};
+enum class BackgroundWork : std::uint8_t { flush, copies };
+inline constexpr std::array all_work = {BackgroundWork::flush, BackgroundWork::copies};
 
 struct WorkBeside {
   double share = 0;  // The part of the step's time during which it was under way.
@@ -42,18 +42,18 @@ class YieldControl {
   // Another process, which may be faster or slower, or none.
   void forget(std::uint32_t rank);
 
-  const RateLimit& limit(Work work) const { return limits_[index(work)]; }
-  void set_minimum(Work work, std::uint64_t bytes_per_second) {
+  const RateLimit& limit(BackgroundWork work) const { return limits_[index(work)]; }
+  void set_minimum(BackgroundWork work, std::uint64_t bytes_per_second) {
     limits_[index(work)].set_minimum(bytes_per_second);
   }
   // How many times longer the steps beside it were than those alone, when that was last judged.
-  std::optional<double> step_ratio(Work work) const { return ratios_[index(work)]; }
+  std::optional<double> step_ratio(BackgroundWork work) const { return ratios_[index(work)]; }
 
  private:
   using Paces = std::map<std::uint32_t, StepPace>;  // By rank.
 
-  static std::size_t index(Work work) { return static_cast<std::size_t>(work); }
-  void judge(Work work);
+  static std::size_t index(BackgroundWork work) { return static_cast<std::size_t>(work); }
+  void judge(BackgroundWork work);
 
   std::array<Paces, all_work.size()> paces_;
   std::array<RateLimit, all_work.size()> limits_;

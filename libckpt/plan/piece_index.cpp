@@ -20,7 +20,7 @@ std::string form_of(DType dtype, Shape shape) {
 
 }  // namespace
 
-Status PieceIndex::add(const Piece& piece) {
+Status PieceIndex::add(const HeldPiece& piece) {
   CKPT_ASSERT(!is_finished_);
   CKPT_TRY(Known * known, this->known(piece));
   const Status inside = format::check_inside(piece.region, piece.shape);
@@ -57,7 +57,7 @@ Status PieceIndex::add(const Piece& piece) {
   return {};
 }
 
-Result<PieceIndex::Known*> PieceIndex::known(const Piece& piece) {
+Result<PieceIndex::Known*> PieceIndex::known(const HeldPiece& piece) {
   if (piece.shape.size() > format::dimensions_max ||
       !format::global_bytes(piece.dtype, piece.shape)) {
     return fail(Errc::invalid_argument, fmt::format("tensor \"{}\": {} is over the limit",
@@ -111,13 +111,13 @@ const PieceIndex::Tensor* PieceIndex::find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second.tensor;
 }
 
-std::vector<PieceIndex::Held> PieceIndex::overlapping(const Tensor& tensor,
-                                                      const FlatRange& range) const {
+std::vector<PieceIndex::HeldRegion> PieceIndex::overlapping(const Tensor& tensor,
+                                                            const FlatRange& range) const {
   CKPT_ASSERT(is_finished_);
   const auto found = tensors_.find(tensor.name);
   CKPT_ASSERT(found != tensors_.end());
   const Known& known = found->second;
-  std::vector<Held> all;
+  std::vector<HeldRegion> all;
   if (range.count == 0) return all;
   // None that begins earlier reaches into the range.
   const std::uint64_t earliest = range.begin - std::min(range.begin, known.longest);

@@ -20,7 +20,7 @@
 
 namespace ckpt::plan {
 
-struct Piece {
+struct HeldPiece {
   std::string_view name;
   DType dtype = DType::u8;
   Shape shape;  // The whole tensor's shape.
@@ -38,7 +38,7 @@ class PieceIndex {
     std::vector<std::uint64_t> shape;
   };
   // One holder's part of a tensor.
-  struct Held {
+  struct HeldRegion {
     Region region;
     std::span<const std::uint8_t> order;
     std::uint32_t holder = 0;
@@ -47,13 +47,13 @@ class PieceIndex {
 
   // Errors: invalid_argument (outside of the tensor; an order that is none; over a limit),
   // corruption (another holder has the name with another type or shape). The text names the tensor.
-  Status add(const Piece& piece);
+  Status add(const HeldPiece& piece);
   void finish();  // Call once after the last add() and before the calls below.
 
   const Tensor* find(std::string_view name) const;
   // Returns the parts that may overlap `range`, in an order that does not depend on the order of
   // the add() calls.
-  std::vector<Held> overlapping(const Tensor& tensor, const FlatRange& range) const;
+  std::vector<HeldRegion> overlapping(const Tensor& tensor, const FlatRange& range) const;
   std::size_t size() const { return count_; }
   std::size_t bytes_used() const;
 
@@ -73,7 +73,7 @@ class PieceIndex {
     std::uint64_t longest = 0;  // From a first element to behind the last one.
   };
 
-  Result<Known*> known(const Piece& piece);
+  Result<Known*> known(const HeldPiece& piece);
   Result<std::uint16_t> number_of(const std::vector<std::uint8_t>& order);
   Region region_of(const Entry& entry, std::size_t dimensions) const;
 

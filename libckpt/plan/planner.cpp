@@ -12,11 +12,11 @@ namespace ckpt::plan {
 
 namespace {
 
-using Held = PieceIndex::Held;
+using HeldRegion = PieceIndex::HeldRegion;
 
 // The holder that gives a region. Holders of the same region are interchangeable.
 struct Choice {
-  const Held* held = nullptr;
+  const HeldRegion* held = nullptr;
   std::uint8_t tier = 0;
 };
 
@@ -37,7 +37,7 @@ class Planner {
     CKPT_TRY(const PieceIndex::Tensor* tensor, stored(want));
     const std::vector<Box> boxes = boxes_of(want.region, want.shape);
     if (boxes.empty()) return {};
-    const std::vector<Held> all = index_.overlapping(*tensor, span_of_all(boxes, want.shape));
+    const std::vector<HeldRegion> all = index_.overlapping(*tensor, span_of_all(boxes, want.shape));
     const Addresses to = addresses_of(want.region, want.shape, want.order);
     std::vector<Box> missing = boxes;
     for (const Choice& choice : choices(all)) {
@@ -70,10 +70,10 @@ class Planner {
   }
 
   // One for each region, the lowest tier first. Pieces of one region follow one another.
-  std::vector<Choice> choices(const std::vector<Held>& all) const {
+  std::vector<Choice> choices(const std::vector<HeldRegion>& all) const {
     std::vector<Choice> chosen;
-    const Held* region = nullptr;  // The newest one's.
-    for (const Held& held : all) {
+    const HeldRegion* region = nullptr;  // The newest one's.
+    for (const HeldRegion& held : all) {
       CKPT_ASSERT(held.holder < rules_.holders.size());
       const Holder& holder = rules_.holders[held.holder];
       if (!holder.is_usable) continue;
@@ -92,8 +92,8 @@ class Planner {
     return chosen;
   }
 
-  bool is_better(const Held& one, const Held& other) const {
-    const auto rank = [&](const Held& held) {
+  bool is_better(const HeldRegion& one, const HeldRegion& other) const {
+    const auto rank = [&](const HeldRegion& held) {
       const auto count = static_cast<std::uint32_t>(rules_.holders.size());
       const std::uint32_t turn = (held.holder + count - rules_.reader % count) % count;
       return std::tuple(rules_.holders[held.holder].tier, plan_.bytes_by_holder[held.holder], turn);
@@ -102,7 +102,7 @@ class Planner {
   }
 
   // Copies the part of `missing` that the piece holds, and returns the rest.
-  std::vector<Box> take(std::uint32_t number, const Want& want, const Held& held,
+  std::vector<Box> take(std::uint32_t number, const Want& want, const HeldRegion& held,
                         const Addresses& to, std::vector<Box> missing) {
     const std::uint64_t element_bytes = size_of(want.dtype);
     const Addresses from = addresses_of(held.region, want.shape, held.order);

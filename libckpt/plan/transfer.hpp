@@ -33,12 +33,12 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
-// Stretch: bytes that lie without a hole on both sides.
-struct Stretch {
+// TransferStretch: bytes that lie without a hole on both sides.
+struct TransferStretch {
   std::uint64_t from = 0;
   std::uint64_t to = 0;
   std::uint64_t bytes = 0;
-  bool operator==(const Stretch&) const = default;
+  bool operator==(const TransferStretch&) const = default;
 };
 
 // The elements of `box`, which both sides have.
@@ -52,17 +52,17 @@ class RunsInside {
   // `transfer` outlives it.
   explicit RunsInside(const Transfer& transfer);
 
-  // Calls `take(Stretch)` for each, in the order of the holder's bytes.
+  // Calls `take(TransferStretch)` for each, in the order of the holder's bytes.
   template <class Take>
   void for_each(std::uint64_t begin, std::uint64_t end, Take take) const {
-    const auto take_all = [&](const Stretch& stretch) {
+    const auto take_all = [&](const TransferStretch& stretch) {
       take(stretch);
       return true;
     };
     visit(0, transfer_.from, transfer_.to, begin, end, take_all);
   }
   bool has_any(std::uint64_t begin, std::uint64_t end) const {
-    const auto stop = [](const Stretch&) { return false; };
+    const auto stop = [](const TransferStretch&) { return false; };
     return !visit(0, transfer_.from, transfer_.to, begin, end, stop);
   }
 
@@ -80,7 +80,7 @@ class RunsInside {
       const std::uint64_t cut = begin > from ? begin - from : 0;
       const std::uint64_t last =
           end < from + transfer_.run_bytes ? end : from + transfer_.run_bytes;
-      return from + cut >= last || take(Stretch{from + cut, to + cut, last - from - cut});
+      return from + cut >= last || take(TransferStretch{from + cut, to + cut, last - from - cut});
     }
     const auto& [repeat, inner_bytes] = loops_[level];
     std::uint64_t turn = 0;

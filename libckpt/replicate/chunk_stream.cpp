@@ -53,7 +53,7 @@ Crc32 checksum_of(const std::vector<os::FileSpan>& parts) {
 
 class Sender {
  public:
-  Sender(ChunkStream& stream, ShardSource source) : stream_(stream), source_(std::move(source)) {}
+  Sender(ChunkStream& stream, SealedShard source) : stream_(stream), source_(std::move(source)) {}
 
   Task<void> make_room(std::uint64_t bytes);
   Task<void> send_chunk(std::size_t index, std::vector<os::FileSpan> parts);
@@ -67,7 +67,7 @@ class Sender {
   Task<bool> read_answer();  // Returns true for APPLIED.
 
   ChunkStream& stream_;
-  ShardSource source_;
+  SealedShard source_;
   std::uint64_t sent_bytes_ = 0;
   std::uint64_t applied_bytes_ = 0;
   std::size_t chunks_in_flight_ = 0;
@@ -235,7 +235,7 @@ Task<void> refuse(ChunkStream& stream, Error why) {
   co_return Status();
 }
 
-Status check_source(const ShardSource& source) {
+Status check_source(const SealedShard& source) {
   CKPT_ASSERT(source.record != nullptr);
   std::uint64_t bytes = 0;
   for (const os::FileSpan& span : source.spans) bytes += span.bytes.size();
@@ -245,7 +245,7 @@ Status check_source(const ShardSource& source) {
   return Status();
 }
 
-Task<bool> is_whole(Compute* compute, ShardSource source, std::size_t index) {
+Task<bool> is_whole(Compute* compute, SealedShard source, std::size_t index) {
   const auto parts = cut(source.spans, source.record->chunk(index));
   Crc32 crc = 0;
   std::function<void()> hash = [&crc, &parts] { crc = checksum_of(parts); };
@@ -260,7 +260,7 @@ std::size_t next_missing(const ChunkSet& have, std::size_t index) {
   return index;
 }
 
-Task<Sent> send_missing(ChunkStream& stream, Sender& sender, ShardSource source, ChunkSet have,
+Task<Sent> send_missing(ChunkStream& stream, Sender& sender, SealedShard source, ChunkSet have,
                         bool verify) {
   const asio::any_io_executor executor = co_await asio::this_coro::executor;
   Sent outcome;
@@ -296,7 +296,7 @@ Task<Sent> send_missing(ChunkStream& stream, Sender& sender, ShardSource source,
 
 }  // namespace
 
-Task<Sent> send_chunks(ChunkStream& stream, ShardSource source, ChunkSet have, bool verify) {
+Task<Sent> send_chunks(ChunkStream& stream, SealedShard source, ChunkSet have, bool verify) {
   Sender sender(stream, source);
   auto sent = co_await send_missing(stream, sender, std::move(source), std::move(have), verify);
   if (sent || !sender.refusal()) co_return sent;

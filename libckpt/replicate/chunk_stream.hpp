@@ -32,10 +32,10 @@ Time step_deadline(const ChunkStream& stream);
 // Answers with REFUSE. Errors: those of the connection.
 Task<void> refuse(ChunkStream& stream, Error why);
 // Checks that `source` has as many bytes as the record says, before any of them is sent.
-Status check_source(const ShardSource& source);
+Status check_source(const SealedShard& source);
 
 // Returns true if this Chunk matches its checksum. Errors: exhausted (no thread for it).
-Task<bool> is_whole(Compute* compute, ShardSource source, std::size_t index);
+Task<bool> is_whole(Compute* compute, SealedShard source, std::size_t index);
 
 struct Sent {
   bool is_applied = false;       // The peer has everything, verified.
@@ -45,7 +45,7 @@ struct Sent {
 // Sends the Chunks that are not in `have`. With `verify`, each is checked before it is sent. A
 // damaged one ends the stream cleanly, without APPLIED. Errors: those of the connection,
 // corruption.
-Task<Sent> send_chunks(ChunkStream& stream, ShardSource source, ChunkSet have, bool verify);
+Task<Sent> send_chunks(ChunkStream& stream, SealedShard source, ChunkSet have, bool verify);
 
 struct Received {
   ChunkSet have;

@@ -46,7 +46,7 @@ Task<Grant> make_offer(ChunkStream& stream, std::vector<std::byte> encoded, std:
   co_return granted;
 }
 
-Task<Delivery> send(ChunkStream& stream, ShardSource source, ChunkSet have) {
+Task<Delivery> send(ChunkStream& stream, SealedShard source, ChunkSet have) {
   CKPT_CO_TRY(const Sent sent, co_await send_chunks(stream, source, std::move(have), false));
   if (sent.refusal) {
     if (sent.refusal->code() != Errc::cancelled) co_return fail(*sent.refusal);
@@ -58,7 +58,7 @@ Task<Delivery> send(ChunkStream& stream, ShardSource source, ChunkSet have) {
 
 }  // namespace
 
-Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, ShardSource source,
+Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, SealedShard source,
                           TransferOptions options) {
   CKPT_CO_CHECK(check_source(source));
   std::vector<std::byte> encoded = encode(*source.record);
@@ -79,7 +79,7 @@ Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, ShardSourc
   co_return sent;
 }
 
-Task<std::optional<std::size_t>> find_damage(Compute* compute, ShardSource source) {
+Task<std::optional<std::size_t>> find_damage(Compute* compute, SealedShard source) {
   for (std::size_t index = 0; index < source.record->chunk_crcs.size(); ++index) {
     CKPT_CO_TRY(const bool is_good, co_await is_whole(compute, source, index));
     if (!is_good) co_return std::optional<std::size_t>(index);

@@ -21,11 +21,11 @@ enum class Delivery {
 // connection was closed here, and says nothing about the peer. Errors: the peer's refusal
 // (exhausted, not_found, ...), unavailable (lost, stalled or late), cancelled (closed here),
 // corruption (on the way, in our copy, or in the peer's answer: find_damage() tests our copy).
-Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, ShardSource source,
+Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, SealedShard source,
                           TransferOptions options);
 
 // Finds the first Chunk of a sealed shard that fails its checksum. Errors: exhausted (no thread for
 // it).
-Task<std::optional<std::size_t>> find_damage(Compute* compute, ShardSource source);
+Task<std::optional<std::size_t>> find_damage(Compute* compute, SealedShard source);
 
 }  // namespace ckpt::replicate

@@ -98,7 +98,7 @@ Task<void> fetch(ChunkStream& stream, std::shared_ptr<const format::ShardRecord>
 // A FETCH that was matched with a copy that we hold.
 struct Order {
   FetchRequest wanted;
-  ShardSource source;
+  SealedShard source;
   ChunkSet have;
 };
 Result<Order> take_order(const wire::Message& request, const std::string& job,
@@ -187,7 +187,7 @@ Task<void> serve_fetch(wire::Connection& connection, Clock& clock, std::string j
   }
   const FetchRequest wanted = order->wanted;
   stream.digest = wanted.digest;
-  ShardSource source = std::move(order.value().source);
+  SealedShard source = std::move(order.value().source);
   auto sent = co_await send_chunks(stream, std::move(source), std::move(order.value().have), true);
   if (!sent) {
     connection.close();

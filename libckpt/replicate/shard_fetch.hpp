@@ -18,7 +18,7 @@ class ShardProvider {
  public:
   virtual ~ShardProvider() = default;
   // Errors, sent to the other node: not_found, unavailable.
-  virtual Result<ShardSource> lease(const std::string& job, const format::ShardId& shard,
+  virtual Result<SealedShard> lease(const std::string& job, const format::ShardId& shard,
                                     const Digest& digest) = 0;
   // A Chunk of our copy no longer matches its checksum: quarantine the copy.
   virtual void damaged(const std::string& job, const format::ShardId& shard, const Digest& digest,

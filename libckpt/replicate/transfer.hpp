@@ -17,8 +17,8 @@
 
 namespace ckpt::replicate {
 
-// ShardSource: the bytes of one sealed shard, readable for as long as it is held.
-struct ShardSource {
+// SealedShard: the bytes of one sealed shard, readable for as long as it is held.
+struct SealedShard {
   std::shared_ptr<const format::ShardRecord> record;
   std::vector<os::FileSpan> spans;    // The Slot's `record->bytes`, in order.
   std::shared_ptr<const void> lease;  // Keeps the Slot from being reused; may be null.

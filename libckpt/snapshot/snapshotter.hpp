@@ -38,7 +38,7 @@ struct CaptureRequest {
   std::span<const std::span<const std::byte>> blobs;
   Stream stream;
   bool with_checksums = true;
-  // What is hashed of each HashedSource, perhaps nothing. Empty: this capture hashes none.
+  // The bytes to hash of each HashedSource, perhaps none. Empty: this capture hashes none.
   std::span<const device::Stretch> hashed;
 };
 

@@ -142,7 +142,7 @@ Task<void> take_back(Site site, std::string path, std::vector<std::byte> ours,
 }
 
 // Step 5.
-Task<void> announce(Site site, PublishOrder order, PublishedStep published) {
+Task<void> announce(Site site, PublishOrder order, PublishOutcome published) {
   Event event;
   event.operation = "save";
   event.path = published.name;
@@ -180,9 +180,9 @@ Task<void> discard_replaced(Site site, PublishOrder order, std::string name,
 
 }  // namespace
 
-Task<PublishedStep> publish_in_bucket(Site site, PublishOrder order,
-                                      std::shared_ptr<const Manifest> manifest) {
-  PublishedStep published;
+Task<PublishOutcome> publish_in_bucket(Site site, PublishOrder order,
+                                       std::shared_ptr<const Manifest> manifest) {
+  PublishOutcome published;
   published.name = step_directory_name(order.at.step);
   published.bytes = describe(*manifest, {}).bytes;
   const std::string path = os::join(site.at(published.name), format::manifest_name);

@@ -22,7 +22,7 @@ inline constexpr std::string_view discarded_name = "discarded";
 // `manifest` is complete and names the folders of the order's attempt. Errors: invalid_argument
 // (another daemon has published this step, or something that is not ours is in the way),
 // corruption (the attempt is not whole, or was discarded), io: maybe it is published.
-Task<PublishedStep> publish_in_bucket(Site site, PublishOrder order,
-                                      std::shared_ptr<const format::Manifest> manifest);
+Task<PublishOutcome> publish_in_bucket(Site site, PublishOrder order,
+                                       std::shared_ptr<const format::Manifest> manifest);
 
 }  // namespace ckpt::storage

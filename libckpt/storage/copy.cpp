@@ -96,7 +96,8 @@ Task<format::Timelines> prepare_target(Site target, const CopyOrder& order) {
   ours.run = manifest.run;
   ours.history = {{manifest.at.timeline, {}}};
   if (order.timelines) ours = *order.timelines;
-  auto merged = co_await add_timelines(target, std::move(ours), Counts::of_theirs, order.attempt);
+  auto merged =
+      co_await add_timelines(target, std::move(ours), RestoreCounts::of_theirs, order.attempt);
   if (!merged)
     co_return fail(std::move(merged).error().context(label(order) + " to " + target.directory()));
   if (order.is_of_running_job && format::is_abandoned(merged->history, manifest.at)) {

@@ -47,7 +47,7 @@ Task<bool> mend_latest(Site site, format::RunId run, std::vector<Checkpoint> che
   const std::string newest = newest_name(catalog);
   if (newest == *known) co_return false;
   if (newest.empty()) {
-    // What cannot be read now may be good: only a name that leads nowhere goes.
+    // A step that cannot be read now may be good: only a name that leads nowhere goes.
     const std::string manifest = os::join(site.at(*known), format::manifest_name);
     const auto named = co_await site.files().status(manifest);
     if (named || named.error().code() != Errc::not_found) co_return false;

@@ -36,7 +36,7 @@ struct ShardToWrite {
   // All Chunks, in the order in which they are written, one after the other; empty: several at a
   // time. Compressed files get their frames in this order.
   std::vector<std::size_t> order;
-  // What the rank's trainer found of copies that ranks divide; null: nothing.
+  // The findings of the rank's trainer on copies that ranks divide; null: none.
   std::shared_ptr<const std::vector<format::CopyNote>> copies = nullptr;
 };
 

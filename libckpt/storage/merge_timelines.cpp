@@ -27,11 +27,11 @@ Result<format::Timelines> merge(const format::Timelines& one, const format::Time
   return merged;
 }
 
-Task<format::Timelines> add_timelines(Site site, format::Timelines ours, Counts counts,
+Task<format::Timelines> add_timelines(Site site, format::Timelines ours, RestoreCounts counts,
                                       std::uint64_t attempt) {
   CKPT_CO_TRY(const format::Timelines there, co_await load_timelines(site, ours.run));
   CKPT_CO_TRY(format::Timelines merged, merge(there, ours));
-  if (counts == Counts::of_ours) merged.restore_counts = ours.restore_counts;
+  if (counts == RestoreCounts::of_ours) merged.restore_counts = ours.restore_counts;
   if (merged == there) co_return merged;
   CKPT_CO_CHECK(co_await store_timelines(site, merged, attempt));
   co_return merged;

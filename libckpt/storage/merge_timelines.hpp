@@ -12,12 +12,12 @@ namespace ckpt::storage {
 // on from both).
 Result<format::Timelines> merge(const format::Timelines& one, const format::Timelines& other);
 
-// Whose counts of restores without progress hold where both have some.
-enum class Counts : std::uint8_t { of_theirs, of_ours };
+// RestoreCounts: the side whose counts of restores without progress hold where both have some.
+enum class RestoreCounts : std::uint8_t { of_theirs, of_ours };
 
 // Stores what is there and ours, and returns it. `attempt` is random. Errors: those of merge and of
 // load_timelines, exhausted, io.
-Task<format::Timelines> add_timelines(Site site, format::Timelines ours, Counts counts,
+Task<format::Timelines> add_timelines(Site site, format::Timelines ours, RestoreCounts counts,
                                       std::uint64_t attempt);
 
 }  // namespace ckpt::storage

@@ -291,7 +291,7 @@ Task<void> after_publishing(Site site, Placed placed, PublishOrder order, std::u
 
 // Finds out that the order was already carried out, by us or by a coordinator that died before it
 // could report.
-Task<PublishedStep> find_published(Site site, PublishOrder order) {
+Task<PublishOutcome> find_published(Site site, PublishOrder order) {
   for (std::uint32_t generation = 1; generation <= generations_max; ++generation) {
     const std::string name = step_directory_name(order.at.step, generation);
     const auto manifest = co_await read_manifest(site, name);
@@ -300,7 +300,7 @@ Task<PublishedStep> find_published(Site site, PublishOrder order) {
     CKPT_CO_TRY(const Checkpoint found, co_await describe_on(site.compute(), *manifest, name));
     if (found.digests != order.digests) continue;
     CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
-    PublishedStep published;
+    PublishOutcome published;
     published.name = name;
     published.bytes = found.bytes;
     published.was_there = true;
@@ -323,7 +323,7 @@ Task<std::string> make_work_directory(Site site, format::StepId at, std::uint64_
   co_return name;
 }
 
-Task<PublishedStep> publish(Site site, PublishOrder order) {
+Task<PublishOutcome> publish(Site site, PublishOrder order) {
   const bool has_all_turns = order.turns.empty() || order.turns.size() == order.world_size;
   if (!parse_work_directory(order.work_name) || order.digests.size() != order.world_size ||
       !has_all_turns) {
@@ -346,7 +346,7 @@ Task<PublishedStep> publish(Site site, PublishOrder order) {
 
   if (site.objects() != nullptr) {
     auto manifest = std::make_shared<const Manifest>(std::move(collected.manifest));
-    CKPT_CO_TRY(PublishedStep published,
+    CKPT_CO_TRY(PublishOutcome published,
                 co_await publish_in_bucket(site, order, std::move(manifest)));
     published.copies = std::move(collected.copies);
     co_return published;
@@ -372,7 +372,7 @@ Task<PublishedStep> publish(Site site, PublishOrder order) {
   CKPT_POINT("flush.published");
 
   // Step 8.
-  PublishedStep published;
+  PublishOutcome published;
   published.name = placed.name;
   published.bytes = describe(collected.manifest, {}).bytes;
   published.copies = std::move(collected.copies);

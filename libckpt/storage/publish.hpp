@@ -35,7 +35,7 @@ struct PublishOrder {
   std::uint32_t turn_of(std::uint32_t rank) const { return turns.empty() ? 0 : turns.at(rank); }
 };
 
-struct PublishedStep {
+struct PublishOutcome {
   std::string name;
   std::uint64_t bytes = 0;
   bool was_there = false;  // This order had already been carried out.
@@ -50,6 +50,6 @@ Task<std::string> make_work_directory(Site site, format::StepId at, std::uint64_
 // or a file differs from its rank's report), invalid_argument (a newer timeline has published this
 // step), exhausted, io. After an error, discard the work directory and try again with a new one: a
 // file whose sync failed is never synced again.
-Task<PublishedStep> publish(Site site, PublishOrder order);
+Task<PublishOutcome> publish(Site site, PublishOrder order);
 
 }  // namespace ckpt::storage

@@ -1,10 +1,10 @@
 // Repair: replaces what is damaged in a published checkpoint, from another copy of the same one.
 //
 //   verified -> each damaged file: Chunks read (own, else the other's), verified, written aside
-//     -> all of them are whole -> each is put in the place of the damaged one
+//     -> put in the places of the damaged ones (replacement.hpp)
 //
-// No good file is touched, and no byte gets in that the manifest does not seal. Until all
-// replacements are whole, nothing changes. The manifest itself is not repaired.
+// No good file is touched, and no byte gets in that the manifest does not seal. Until all new files
+// are whole, nothing changes. The manifest itself is not repaired.
 #pragma once
 
 #include <cstdint>

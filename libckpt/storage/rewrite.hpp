@@ -1,12 +1,8 @@
 // Rewrite: replaces the damaged files of one rank in a published checkpoint by what memory has.
 //
-// The new files are written beside the old ones under the names of a turn, synced, compared with
-// the manifest, and renamed over the old ones. So the manifest stays as it is, a reader sees an old
-// file or a new one, and an attempt that breaks off leaves files that go with the checkpoint.
-// Compressed files become the same bytes with the same compression and library; else nothing is
-// replaced. In a bucket each object is replaced whole.
-// Compressed files become the same bytes with the same compression and library; else nothing is
-// replaced. In a bucket each object is replaced whole.
+// All files of the rank are written aside, compared with the manifest, and put in the places of the
+// old ones (replacement.hpp). Compressed files become the same bytes with the same compression and
+// library; else nothing is replaced.
 #pragma once
 
 #include <cstdint>

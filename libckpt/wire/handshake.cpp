@@ -24,7 +24,7 @@ constexpr std::string_view key_salt = "libckpt peer handshake 1";
 constexpr std::string_view refused_job_or_secret =
     "job or secret (a job that is not known here, or another secret_file)";
 
-struct Hello {
+struct PeerHello {
   std::string job;
   std::string dialer;
   std::string listener;
@@ -35,7 +35,7 @@ struct Hello {
 
 enum class Role : std::uint8_t { dialer = 1, listener = 2 };
 
-std::vector<std::byte> encode(const Hello& hello) {
+std::vector<std::byte> encode(const PeerHello& hello) {
   format::Writer writer;
   writer.u8(static_cast<std::uint8_t>(hello.purpose));
   writer.u64(hello.boot);
@@ -59,9 +59,9 @@ bool is_name(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), prints);
 }
 
-Result<Hello> decode_hello(std::span<const std::byte> body) {
+Result<PeerHello> decode_hello(std::span<const std::byte> body) {
   format::Reader reader(body, "hello");
-  Hello hello;
+  PeerHello hello;
   hello.purpose = reader.enumerator(Purpose::control, Purpose::data);
   hello.boot = reader.u64();
   hello.nonce = read_proof(reader);
@@ -75,7 +75,7 @@ Result<Hello> decode_hello(std::span<const std::byte> body) {
 }
 
 // Everything that both know when a proof is made. `listener_boot` is 0 in the dialer's proof.
-std::vector<std::byte> transcript(Role role, const Hello& hello, const Proof& challenge,
+std::vector<std::byte> transcript(Role role, const PeerHello& hello, const Proof& challenge,
                                   std::uint64_t listener_boot) {
   format::Writer writer;
   writer.string(key_salt);
@@ -88,7 +88,7 @@ std::vector<std::byte> transcript(Role role, const Hello& hello, const Proof& ch
   return writer.take();
 }
 
-Proof prove(Role role, const Secret& secret, const Hello& hello, const Proof& challenge,
+Proof prove(Role role, const Secret& secret, const PeerHello& hello, const Proof& challenge,
             std::uint64_t listener_boot) {
   format::Writer info;
   info.u8(static_cast<std::uint8_t>(role));
@@ -138,8 +138,9 @@ Result<Proof> decode_challenge(const Message& message, const std::string& remote
 }
 
 // Step 5.
-Result<PeerIdentity> check_welcome(const Message& message, const Secret& secret, const Hello& hello,
-                                   const Proof& challenge, const std::string& remote) {
+Result<PeerIdentity> check_welcome(const Message& message, const Secret& secret,
+                                   const PeerHello& hello, const Proof& challenge,
+                                   const std::string& remote) {
   if (message.kind == FrameKind::refused) return fail(decode_refusal(message.body, remote));
   if (message.kind != FrameKind::welcome)
     return fail(Errc::corruption, fmt::format("greet {}: it answered the proof with {}", remote,
@@ -164,7 +165,7 @@ Result<PeerIdentity> check_welcome(const Message& message, const Secret& secret,
 Task<PeerIdentity> dial(std::shared_ptr<Connection> connection, DialerOptions options,
                         Time deadline) {
   // Step 1.
-  Hello hello;
+  PeerHello hello;
   hello.job = options.job;
   hello.dialer = options.node;
   hello.listener = options.peer_node;
@@ -187,7 +188,7 @@ Task<PeerIdentity> dial(std::shared_ptr<Connection> connection, DialerOptions op
 }
 
 struct Greeted {  // The listener's knowledge of a dialer.
-  Hello hello;
+  PeerHello hello;
   Proof challenge{};
 };
 
@@ -206,7 +207,7 @@ Status check_proof(const Message& message, const Secret* secret, const Greeted& 
   return Status();
 }
 
-PeerIdentity identity_of(const Hello& hello) {
+PeerIdentity identity_of(const PeerHello& hello) {
   PeerIdentity peer;
   peer.job = hello.job;
   peer.node = hello.dialer;
@@ -216,7 +217,7 @@ PeerIdentity identity_of(const Hello& hello) {
   return peer;
 }
 
-Task<Hello> read_hello(std::shared_ptr<Connection> connection, Time deadline) {
+Task<PeerHello> read_hello(std::shared_ptr<Connection> connection, Time deadline) {
   CKPT_CO_TRY(const Message message,
               co_await read_message(*connection, deadline, handshake_body_bytes_max));
   if (message.kind != FrameKind::hello)

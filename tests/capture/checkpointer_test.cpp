@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
-#include <ckpt/checkpointer.hpp>
+#include <ckpt/framework.hpp>
 #include <memory>
 #include <optional>
 
@@ -48,7 +48,7 @@ class GpuJob {
     options.blob_capacity = 4096;
     options.restore_deadline = std::chrono::seconds(4);
     options.gpu_gap = GpuGap::memset;  // There is nothing to measure here.
-    checkpointer_.emplace(Checkpointer::open(options).value());
+    checkpointer_.emplace(FrameworkCheckpointer::open(options).value());
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       host_[i].resize(is_on_gpu(i) ? 0 : sizes[i]);
       places_.push_back(place_of(i));
@@ -66,7 +66,7 @@ class GpuJob {
 
   const Status& added() const { return added_; }
   StandInTrainer& trainer() { return trainer_; }
-  Checkpointer& checkpointer() { return *checkpointer_; }
+  FrameworkCheckpointer& checkpointer() { return *checkpointer_; }
 
   // Saves the state as it is, as `step`; then one step of training, whose state is that of `step`.
   Result<SaveOutcome> step(std::uint64_t step) {
@@ -113,7 +113,7 @@ class GpuJob {
   std::vector<std::byte*> places_;
   Status added_;
   std::vector<std::string> trouble_;
-  std::optional<Checkpointer> checkpointer_;  // Goes before what it copies.
+  std::optional<FrameworkCheckpointer> checkpointer_;  // Goes before what it copies.
 };
 
 }  // namespace
@@ -168,7 +168,7 @@ TEST_CASE("checkpointer: a save does not wait for a GPU that still copies the st
     REQUIRE(std::chrono::steady_clock::now() - began_at < std::chrono::seconds(5));
   }
   REQUIRE(job.checkpointer().stats().skipped_no_slot == 3);
-  // Who waits for a Slot waits for the GPU as well, and no longer than that.
+  // A wait for a Slot waits for the GPU as well, and no longer than that.
   const auto given_up =
       job.checkpointer().save(Step{6}, job.trainer().stream(), std::chrono::milliseconds(20));
   REQUIRE(given_up.value() == SaveOutcome::skipped_no_slot);
@@ -383,7 +383,7 @@ TEST_CASE("checkpointer: a fork in mid-capture neither uses the GPU nor disturbs
     const auto saved = job.checkpointer().save(Step{2}, job.trainer().stream());
     const bool is_refused = !saved && saved.error().code() == Errc::invalid_argument;
     {
-      const Checkpointer gone(std::move(job.checkpointer()));
+      const FrameworkCheckpointer gone(std::move(job.checkpointer()));
     }
     ::_exit(is_refused ? 0 : 1);
   }

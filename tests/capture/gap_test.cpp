@@ -153,7 +153,7 @@ TEST_CASE("gap: an error at any call costs the measurement, and not the captures
       INFO("at " << stand_in().failed_call());
       // A GPU that opens has a gap; one that does not is refused for another reason.
       const bool is_kept = os::file_bytes(cache) > 0;
-      // Whatever was queued has ended, and its memory is given back, unless that was refused.
+      // All queued work has ended, and its memory is given back, unless that was refused.
       if (stand_in().failed_call() != std::string("free_host"))
         REQUIRE(stand_in().counts().pinned_ranges == 0);
       if (use.is_open && !is_kept) ++unmeasured;

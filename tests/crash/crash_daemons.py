@@ -49,7 +49,7 @@ def is_over(trainer):
 
 
 def trainers_end_as_daemons_die(tools, seed):
-    """Whichever is first: no trainer crashes, or hangs."""
+    """In either order: no trainer crashes, or hangs."""
     chance = random.Random(seed)
     with Lab(tools, "ends") as lab:
         for _ in range(ENDS):

@@ -1,6 +1,6 @@
 """Trainers whose tensors lie on a GPU, killed while it copies: on the stand-in driver.
 
-What was half copied is poison there, so that a Slot which is published too early shows it.
+Half copied bytes are poison there, so that a Slot which is published too early shows it.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Mutants: single planted mistakes, read from mutants/MODULE.txt.
 
     [name] file.cpp
-      What the mistake breaks, in a line or two.
+      The damage that the mistake does, in a line or two.
     - text of the file, found once in it
     + what stands there instead
 

@@ -210,7 +210,7 @@ def test_a_step_that_is_none_is_refused(job):
     assert session.save(torch.tensor(9), {"a": 1}).step == 9
 
 
-# --- What a restore fills ---
+# --- The targets of a restore ---
 
 
 def test_what_is_nested_is_filled_where_it_is(job):

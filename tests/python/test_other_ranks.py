@@ -192,5 +192,5 @@ def test_without_the_history_only_a_step_that_is_named_is_restored(published):
     path.write_bytes(content)
     with pytest.raises(libckpt.Corruption, match="history.*is lost.*restore a step by its number"):
         published.restore(1)
-    path.write_bytes(content)  # Whoever knows it writes it again.
+    path.write_bytes(content)  # As its writer would.
     assert published.restore(1, step=10) == 10

@@ -2,8 +2,8 @@
 
 Method: real ranks of the trainers of the other tests. All of them are killed as soon as one of
 them, a random one, has said that it made a random step: the others are anywhere in theirs, and
-captures are under way. What the last launch ends with is compared to the last bit with a run that
-nobody kills; so are the losses of each step, however often it was made.
+captures are under way. The state at the end of the last launch equals that of a run that nobody
+kills, to the last bit. So do the losses of each step, however often it was made.
 """
 
 import os

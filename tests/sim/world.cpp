@@ -294,7 +294,7 @@ void World::launch() {
     plan.looked_at = looked_at;
     plan.wanted = wanted_;
     plan.skip_one_in = skip_one_in_;
-    // A flip before the daemon has hashed the byte cannot be told from a captured value.
+    // A flip before the daemon has hashed the byte looks like a captured value.
     if (flips_memory_) plan.lets_daemon_hash_one_in = std::numeric_limits<std::uint64_t>::max();
     plan.retracts_one_in = options_.trainers_retract && has_faults_ ? 20 : 0;
     trainers_[rank] = std::make_shared<SimTrainer>(plan, machine.engine, machine.clock, *this);

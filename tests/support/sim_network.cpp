@@ -96,9 +96,9 @@ class SimNetwork::End : public wire::Connection, public std::enable_shared_from_
   void peer_killed();
 
  private:
-  enum class PieceKind : std::uint8_t { bytes, end, reset };
-  struct Piece {
-    PieceKind kind = PieceKind::bytes;
+  enum class PacketKind : std::uint8_t { bytes, end, reset };
+  struct Packet {
+    PacketKind kind = PacketKind::bytes;
     std::vector<std::byte> bytes;
     Time arrival{};
   };
@@ -112,11 +112,11 @@ class SimNetwork::End : public wire::Connection, public std::enable_shared_from_
     ends.push_back(weak_from_this());
   }
   std::uint64_t room() const;
-  void send(Piece piece);  // Into this end: called by the peer.
+  void send(Packet packet);  // Into this end: called by the peer.
   void arm();
   void deliver_due();
-  void deliver(Piece piece);
-  void apply_faults(Piece& piece);
+  void deliver(Packet packet);
+  void apply_faults(Packet& packet);
   std::size_t take(std::span<std::byte> target);
   Status state_of(std::string_view doing) const;
   Unexpected give_up(std::string_view doing);
@@ -127,7 +127,7 @@ class SimNetwork::End : public wire::Connection, public std::enable_shared_from_
   std::weak_ptr<End> peer_;
   std::shared_ptr<Host> peer_host_;
 
-  std::deque<Piece> travelling_;  // Towards us.
+  std::deque<Packet> travelling_;  // Towards us.
   std::deque<std::byte> arrived_;
   std::uint64_t held_bytes_ = 0;      // Of both.
   std::uint64_t received_bytes_ = 0;  // Ever; the offset of the next byte.
@@ -211,9 +211,9 @@ Task<void> SimNetwork::End::write(std::span<const std::byte> bytes, Time deadlin
     CKPT_CO_CHECK(state_of("write to"));
     if (const std::uint64_t most = std::min(room(), std::uint64_t{bytes.size()}); most > 0) {
       const std::size_t count = world_->random.below(most) + 1;
-      const auto piece = bytes.first(count);
+      const auto part = bytes.first(count);
       if (const auto peer = peer_.lock())
-        peer->send(Piece{PieceKind::bytes, std::vector<std::byte>(piece.begin(), piece.end()), {}});
+        peer->send(Packet{PacketKind::bytes, std::vector<std::byte>(part.begin(), part.end()), {}});
       bytes = bytes.subspan(count);
       continue;
     }
@@ -235,17 +235,17 @@ std::uint64_t SimNetwork::End::room() const {
   return left < std::min(piece_max, window / 2) ? 0 : std::min(piece_max, left);
 }
 
-void SimNetwork::End::send(Piece piece) {
-  held_bytes_ += piece.bytes.size();
+void SimNetwork::End::send(Packet packet) {
+  held_bytes_ += packet.bytes.size();
   if (!is_live()) return;
   Duration transmission{0};
   if (world_->options.bytes_per_second != 0)
-    transmission = Duration(static_cast<std::int64_t>(piece.bytes.size() * 1'000'000'000 /
+    transmission = Duration(static_cast<std::int64_t>(packet.bytes.size() * 1'000'000'000 /
                                                       world_->options.bytes_per_second));
   const Time now = host_->clock->now();
   last_arrival_ = std::max(last_arrival_ + transmission, now + transmission + world_->delay());
-  piece.arrival = last_arrival_;
-  travelling_.push_back(std::move(piece));
+  packet.arrival = last_arrival_;
+  travelling_.push_back(std::move(packet));
   if (travelling_.size() == 1) arm();
 }
 
@@ -260,57 +260,57 @@ void SimNetwork::End::deliver_due() {
   timer_.reset();
   while (is_live() && !travelling_.empty() && travelling_.front().arrival <= host_->clock->now()) {
     if (world_->is_cut(peer_host_->name, node())) return;  // heal() goes on from here.
-    Piece piece = std::move(travelling_.front());
+    Packet packet = std::move(travelling_.front());
     travelling_.pop_front();
-    deliver(std::move(piece));
+    deliver(std::move(packet));
   }
   arm();
 }
 
-void SimNetwork::End::apply_faults(Piece& piece) {
+void SimNetwork::End::apply_faults(Packet& packet) {
   auto& faults = world_->faults;
   for (auto fault = faults.begin(); fault != faults.end();) {
     const bool is_here = fault->from == peer_host_->name && fault->to == node() &&
                          fault->offset >= received_bytes_ &&
-                         fault->offset < received_bytes_ + piece.bytes.size();
+                         fault->offset < received_bytes_ + packet.bytes.size();
     if (!is_here) {
       ++fault;
       continue;
     }
     const std::size_t at = fault->offset - received_bytes_;
     if (fault->kind == StreamFault::Kind::flip) {
-      piece.bytes[at] ^= static_cast<std::byte>(1u << (fault->bit % 8));
+      packet.bytes[at] ^= static_cast<std::byte>(1u << (fault->bit % 8));
     } else {
-      held_bytes_ -= piece.bytes.size() - at;
-      piece.bytes.resize(at);
-      travelling_.push_front(Piece{PieceKind::reset, {}, host_->clock->now()});
+      held_bytes_ -= packet.bytes.size() - at;
+      packet.bytes.resize(at);
+      travelling_.push_front(Packet{PacketKind::reset, {}, host_->clock->now()});
     }
     fault = faults.erase(fault);
   }
   const bool may_flip =
-      !piece.bytes.empty() && piece.bytes.size() >= world_->options.flip_bytes_min;
+      !packet.bytes.empty() && packet.bytes.size() >= world_->options.flip_bytes_min;
   if (may_flip && world_->one_in(world_->options.flip_one_in)) {
-    const std::size_t at = world_->random.below(piece.bytes.size());
-    piece.bytes[at] ^= static_cast<std::byte>(1u << world_->random.below(8));
+    const std::size_t at = world_->random.below(packet.bytes.size());
+    packet.bytes[at] ^= static_cast<std::byte>(1u << world_->random.below(8));
   }
 }
 
-void SimNetwork::End::deliver(Piece piece) {
-  if (piece.kind == PieceKind::reset || world_->one_in(world_->options.reset_one_in)) {
+void SimNetwork::End::deliver(Packet packet) {
+  if (packet.kind == PacketKind::reset || world_->one_in(world_->options.reset_one_in)) {
     break_both();
     return;
   }
-  if (piece.kind == PieceKind::end) {
+  if (packet.kind == PacketKind::end) {
     peer_ended_ = true;
   } else if (is_closed_) {
     // Nobody reads here any more: the writer learns it by a reset.
-    if (const auto peer = peer_.lock()) peer->send(Piece{PieceKind::reset, {}, {}});
+    if (const auto peer = peer_.lock()) peer->send(Packet{PacketKind::reset, {}, {}});
     return;
   } else {
-    apply_faults(piece);
-    received_bytes_ += piece.bytes.size();
-    world_->delivered[Link(peer_host_->name, node())] += piece.bytes.size();
-    arrived_.insert(arrived_.end(), piece.bytes.begin(), piece.bytes.end());
+    apply_faults(packet);
+    received_bytes_ += packet.bytes.size();
+    world_->delivered[Link(peer_host_->name, node())] += packet.bytes.size();
+    arrived_.insert(arrived_.end(), packet.bytes.begin(), packet.bytes.end());
   }
   readable_.notify_all();
 }
@@ -338,8 +338,8 @@ void SimNetwork::End::close() {
   const auto peer = peer_.lock();
   if (!is_live() || is_broken_ || !peer) return;
   // As TCP: what was received and not read turns the end into a reset.
-  const PieceKind kind = arrived_.empty() ? PieceKind::end : PieceKind::reset;
-  peer->send(Piece{kind, {}, {}});
+  const PacketKind kind = arrived_.empty() ? PacketKind::end : PacketKind::reset;
+  peer->send(Packet{kind, {}, {}});
 }
 
 void SimNetwork::End::forget() {
@@ -351,7 +351,7 @@ void SimNetwork::End::forget() {
 void SimNetwork::End::peer_killed() {
   if (!is_live() || !is_open()) return;
   if (world_->one_in(world_->options.silence_one_in)) return;
-  send(Piece{PieceKind::reset, {}, {}});
+  send(Packet{PacketKind::reset, {}, {}});
 }
 
 // Port: a listener, and those that connected and were not yet accepted.

@@ -62,14 +62,10 @@ class CKPT_EXPORT Checkpointer {
   // (more than 32).
   Status set_metric(std::string_view name, double value);
 
-  // Waits for at most `open_deadline` until the Slots for the registered tensors exist. Optional:
-  // the first save does the same, no later one waits, and a restore waits for `restore_deadline`.
-  // Errors: exhausted (the budget is too small; the text has the numbers), unavailable (not yet).
-  Status prepare();
-
   // Starts a capture of `step` if the policy asks for one, ordered after all work already queued on
   // `stream`. Never waits for storage, network or a peer: without a free Slot it skips the step and
-  // counts it. A failure is returned, counted and logged, and leaves every earlier step as it was.
+  // counts it. The first save alone waits, for `open_deadline` at most, until Slots are made. A
+  // failure is returned, counted and logged, and leaves every earlier step as it was.
   // Errors: invalid_argument (the step does not grow; a restore is missing or failed, see
   //         start_fresh), exhausted (the budget is too small), unsupported (`stream` is captured
   //         into a CUDA graph: save outside of it), unavailable (the GPU is lost or hangs).

@@ -57,6 +57,10 @@ class CKPT_EXPORT FrameworkCheckpointer final : public Checkpointer {
   Status set_blob(std::string name, std::span<const std::byte> bytes);
   std::optional<std::span<const std::byte>> blob(std::string_view name) const;
 
+  // Waits for at most `open_deadline` until the Slots for the registered tensors exist. Optional:
+  // the first save does the same, no later one waits, and a restore waits for `restore_deadline`.
+  // Errors: exhausted (the budget is too small; the text has the numbers), unavailable (not yet).
+  Status prepare();
   // Like prepare, but does not wait. A restore that follows may need less room.
   Status prepare_in_background();
 

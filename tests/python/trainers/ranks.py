@@ -28,7 +28,7 @@ def say(*words):
 
 
 def digest(*states):
-    """Of all tensors in the states, in their order."""
+    """A digest of all tensors in the states, in their order."""
     total = hashlib.sha256()
 
     def add(value):

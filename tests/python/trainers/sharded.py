@@ -29,7 +29,7 @@ def make_model():
 
 
 def digest(model, optimizer):
-    """Of all parameters and their state, as a whole. All ranks call it."""
+    """A digest of all parameters and their state, as a whole. All ranks call it."""
     total = hashlib.sha256()
     for parameter in model.parameters():
         state = optimizer.state.get(parameter, {})

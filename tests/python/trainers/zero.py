@@ -67,7 +67,7 @@ def config_of(options, accumulation):
 
 
 def digest(engine):
-    """Of all weights as whole tensors, and of the optimizer's state. All ranks call it."""
+    """A digest of all weights as whole tensors, and of the optimizer's state. All ranks call it."""
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
     total = hashlib.sha256()

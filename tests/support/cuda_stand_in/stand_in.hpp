@@ -42,7 +42,7 @@ class StandInTrainer {
   // After all that is queued.
   std::vector<std::byte> read(const std::byte* source, std::size_t bytes);
   void synchronize() const;
-  // What is at the front of its stream goes on until it is let go.
+  // The work at the front of its stream goes on until it is let go.
   void hold(bool is_held) const { stand_in().hold(stream_, is_held); }
   void* find(const char* name, int version) const { return stand_in().find(name, version); }
 

@@ -19,7 +19,7 @@ constexpr unsigned char poison = 0xdb;
 constexpr std::size_t page = 4096;
 constexpr std::size_t front_bytes = std::size_t{1} << 36;  // Of addresses, not of memory.
 
-// What a GPU still writes after its process is gone: as long as somebody holds the device's files.
+// How long a GPU still writes after its process is gone, while somebody holds the device's files.
 constexpr std::chrono::seconds after_death{2};
 
 // A child stands for the forked worker that holds them, and for the GPU.

@@ -53,7 +53,7 @@ struct Work {
   bool is_launch = true;        // False: comes with the launch before it.
   bool is_on_engine = false;    // A copy to the host that has got its place in the engine's queue.
   bool ends_block = false;      // Another engine's work: a row of copies ends here.
-  std::uint64_t sequence = 0;   // Of all that was ever queued.
+  std::uint64_t sequence = 0;   // Counts all that was ever queued.
   std::function<void()> start;  // Poisons.
   std::function<void()> run;
   const void* host = nullptr;  // The host's memory that it touches.

@@ -9,12 +9,12 @@
 namespace ckpt::agree {
 namespace {
 
-StoredStep stored(std::uint64_t step, std::uint64_t created = 0, std::uint64_t timeline = 1) {
+DatedStep stored(std::uint64_t step, std::uint64_t created = 0, std::uint64_t timeline = 1) {
   return {{timeline, Step{step}}, created};
 }
 
 struct Case {
-  std::vector<StoredStep> first, second;
+  std::vector<DatedStep> first, second;
   std::uint64_t published_since = 0;
   bool is_last = false;
 };

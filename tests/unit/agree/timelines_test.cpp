@@ -1,4 +1,4 @@
-// Goal:   what a restore abandoned is told from what it went on from, by every node alike; and a
+// Goal:   every node knows alike which steps a restore abandoned and which it went on from; and a
 //         step that only does harm is found out.
 // Method: small histories and counts, told apart by one timeline, step or number.
 #include "agree/timelines.hpp"

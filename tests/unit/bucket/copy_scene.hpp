@@ -17,7 +17,7 @@ class CopyInBucket : public BucketFixture {
     google.is_google = true;
   }
 
-  std::optional<storage::Compression> compression;  // Of what is saved.
+  std::optional<storage::Compression> compression;  // Of the saved steps.
 
   void save_source(std::vector<std::uint64_t> steps) {
     storage::RunOrder order;
@@ -30,7 +30,7 @@ class CopyInBucket : public BucketFixture {
     must(storage::store_timelines(source, timelines, 1));
     for (const std::uint64_t step : steps) must(save_step(step_id(step)));
   }
-  Task<storage::PublishedStep> save_step(format::StepId at) {
+  Task<storage::PublishOutcome> save_step(format::StepId at) {
     return save(source, made_ranks(at), ++attempts, compression);
   }
   storage::CopyOrder order_of(std::uint64_t step) {

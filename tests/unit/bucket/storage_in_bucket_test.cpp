@@ -163,7 +163,7 @@ TEST_CASE_METHOD(StepsInBucket, "bucket: a save that ends at any request leaves 
     };
     const auto order = run(write(step_id(7), ++attempts));
     const auto published = order ? run(storage::publish(site, *order))
-                                 : Result<storage::PublishedStep>(fail(order.error()));
+                                 : Result<storage::PublishOutcome>(fail(order.error()));
     is_done = server.log.size() - begin <= count;
     server.before = nullptr;
     const auto steps = whole_steps();
@@ -279,7 +279,7 @@ TEST_CASE_METHOD(StepsInBucket, "bucket: publishing and discarding one attempt n
     // between two of ours: all of them, since it is another client.
     BucketFixture other;
     storage::Site there(other.files, other.clock, "s3://bucket/run");
-    std::optional<Result<storage::PublishedStep>> published;
+    std::optional<Result<storage::PublishOutcome>> published;
     const auto exchange_objects = [&] { std::swap(server.objects, other.server.objects); };
     server.before = [&](const bucket::Request&) -> Instead {
       if (server.log.size() != count) return std::nullopt;

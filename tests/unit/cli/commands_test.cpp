@@ -193,7 +193,7 @@ class OnceOpened {
   }
 
  private:
-  // Whoever waits by now; later ones are not held up.
+  // Those that wait by now; later ones are not held up.
   void let_through() {
     (void)::fanotify_mark(holds_, FAN_MARK_FLUSH, 0, AT_FDCWD, nullptr);
     fanotify_event_metadata event{};

@@ -120,7 +120,7 @@ plan::PieceIndex index_of(const std::vector<std::unique_ptr<Holder>>& holders) {
   plan::PieceIndex index;
   for (std::uint32_t rank = 0; rank < holders.size(); ++rank) {
     for (const format::TensorPlace& place : holders[rank]->layout.tensors) {
-      plan::Piece piece;
+      plan::HeldPiece piece;
       piece.name = place.name;
       piece.dtype = place.dtype;
       const auto shape = format::global_shape_of(place.piece, place.shape);

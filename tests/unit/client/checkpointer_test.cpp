@@ -1,5 +1,5 @@
-// Goal:   the shell does what it says: disabled it does nothing, wrong options are told before
-//         anything is started, what was moved from answers with an error, and a rank has one
+// Goal:   the shell does what it says: disabled it does nothing, wrong options fail before
+//         anything is started, a moved-from object answers with an error, and a rank has one
 //         Checkpointer in a process. One that goes harms nobody.
 // Method: calls that need no engine, and embedded engines.
 #include <sched.h>

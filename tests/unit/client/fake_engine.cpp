@@ -187,7 +187,7 @@ void FakeNode::take(control::Close&) {
   state().closed(closing);
 }
 
-// --- What the test lets happen ---
+// --- The events that a test lets happen ---
 
 void FakeNode::finish_slots() {
   const std::lock_guard lock(mutex);

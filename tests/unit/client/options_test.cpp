@@ -1,5 +1,5 @@
-// Goal:   every option means the same from code, environment and file, in this order, and a wrong
-//         one is told with its name, its value and where it came from.
+// Goal:   every option means the same from code, environment and file, in this order, and the error
+//         for a wrong one names it, its value and where it came from.
 // Method: the environment and a file in a temporary directory are set for each case, then resolved.
 #include <fmt/format.h>
 #include <sys/stat.h>

@@ -231,7 +231,7 @@ TEST_CASE("shard part: a tensor that lies in no file is not read from a block al
   CHECK(refused_with([](TensorPlace& it) { it.piece = Piece{{1}, {9}, {}, {}, 0}; }));
 }
 
-TEST_CASE("shard part: a front of another kind or version is told from a damaged one",
+TEST_CASE("shard part: a front of another kind or version is not taken for a damaged one",
           "[unit][format]") {
   Random random(64);
   Bytes good = encode(test::sample_part(random));

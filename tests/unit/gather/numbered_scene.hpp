@@ -112,7 +112,7 @@ class Scene : public test::StorageFixture {
   }
 
   // Returns the numbers that arrived.
-  Result<std::vector<std::uint32_t>> read(const SavedPiece& want, Reader reader = {0, 1},
+  Result<std::vector<std::uint32_t>> read(const SavedPiece& want, ReaderRank reader = {0, 1},
                                           std::vector<std::string> also = {}) {
     std::vector<std::uint32_t> target(plan::count_of(want.region), 0xffff'ffffU);
     WantedPiece wanted;

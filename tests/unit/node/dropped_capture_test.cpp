@@ -20,7 +20,7 @@ class Told : public test::OneRank {
 
 }  // namespace
 
-TEST_CASE("dropped capture: what the engine does not seal is told to its trainer", "[unit][node]") {
+TEST_CASE("dropped capture: a trainer hears of a Slot that is not sealed", "[unit][node]") {
   test::MemoryDisk disk(1);
   Told rank(disk);
   rank.request.dir.clear();

@@ -11,8 +11,8 @@
 namespace ckpt::test {
 namespace {
 
+using node::BackgroundWork;
 using node::GivingWay;
-using node::Work;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -38,9 +38,10 @@ class GivingWayScene {
   }
   // With a flush that moves 1000 MiB/s beside the steps, which last a tenth longer.
   void train_disturbed(int steps) {
-    auto pass = giving_way.begin(Work::flush);
+    auto pass = giving_way.begin(BackgroundWork::flush);
     for (int n = 0; n < steps; ++n) {
-      asio::co_spawn(context, giving_way.throttle(Work::flush)->take(110 * MiB), asio::detached);
+      asio::co_spawn(context, giving_way.throttle(BackgroundWork::flush)->take(110 * MiB),
+                     asio::detached);
       train(1, milliseconds(110));
     }
     pass.end(clock.now());
@@ -59,8 +60,8 @@ TEST_CASE_METHOD(GivingWayScene, "giving way: the options' limits hold while som
                  "[unit][node]") {
   giving_way.set_rates(500 * MiB, 0);
   update();
-  REQUIRE(giving_way.rate(Work::flush) == 500 * MiB);
-  REQUIRE(giving_way.rate(Work::copies) == 0);
+  REQUIRE(giving_way.rate(BackgroundWork::flush) == 500 * MiB);
+  REQUIRE(giving_way.rate(BackgroundWork::copies) == 0);
   SECTION("not when the daemon ends") {
     update(true);
   }
@@ -76,46 +77,46 @@ TEST_CASE_METHOD(GivingWayScene, "giving way: the options' limits hold while som
     ranks[0].session.reset();
     update();
   }
-  REQUIRE(giving_way.rate(Work::flush) == 0);
+  REQUIRE(giving_way.rate(BackgroundWork::flush) == 0);
 }
 
 TEST_CASE_METHOD(GivingWayScene, "giving way: steps that last longer beside a flush slow it down",
                  "[unit][node]") {
   train(20);
-  REQUIRE(giving_way.rate(Work::flush) == 0);
+  REQUIRE(giving_way.rate(BackgroundWork::flush) == 0);
   train_disturbed(8);
-  const std::uint64_t rate = giving_way.rate(Work::flush);
+  const std::uint64_t rate = giving_way.rate(BackgroundWork::flush);
   REQUIRE(rate > 500 * MiB);
   REQUIRE(rate < 800 * MiB);
-  REQUIRE(giving_way.step_ratio(Work::flush) == Approx(1.1));
-  REQUIRE(giving_way.rate(Work::copies) == 0);
+  REQUIRE(giving_way.step_ratio(BackgroundWork::flush) == Approx(1.1));
+  REQUIRE(giving_way.rate(BackgroundWork::copies) == 0);
   SECTION("not below what stores a step in time") {
     ranks[0].wanted_slot_bytes = 60'000 * MiB;
     update();
     train(1);
-    REQUIRE(giving_way.rate(Work::flush) == 1'000 * MiB);
+    REQUIRE(giving_way.rate(BackgroundWork::flush) == 1'000 * MiB);
   }
   SECTION("an option that is lower holds") {
     giving_way.set_rates(100 * MiB, 0);
     update();
-    REQUIRE(giving_way.rate(Work::flush) == 100 * MiB);
+    REQUIRE(giving_way.rate(BackgroundWork::flush) == 100 * MiB);
   }
   SECTION("an option that is higher does not") {
     giving_way.set_rates(5'000 * MiB, 0);
     update();
-    REQUIRE(giving_way.rate(Work::flush) == rate);
+    REQUIRE(giving_way.rate(BackgroundWork::flush) == rate);
   }
   SECTION("a trainer that sends no step times is not given way to, until it does again") {
     clock.advance(GivingWay::silence_min + milliseconds(1));
     update();
-    REQUIRE(giving_way.rate(Work::flush) == 0);
+    REQUIRE(giving_way.rate(BackgroundWork::flush) == 0);
     train(1);
-    REQUIRE(giving_way.rate(Work::flush) == rate);
+    REQUIRE(giving_way.rate(BackgroundWork::flush) == rate);
   }
   SECTION("nor one that closes") {
     ranks[0].session->close_deadline = clock.after(seconds(60));
     update();
-    REQUIRE(giving_way.rate(Work::flush) == 0);
+    REQUIRE(giving_way.rate(BackgroundWork::flush) == 0);
   }
 }
 
@@ -126,10 +127,10 @@ TEST_CASE_METHOD(GivingWayScene, "giving way: long steps are given way to betwee
   train(1, milliseconds(10'000));
   clock.advance(seconds(39));
   update();
-  REQUIRE(giving_way.rate(Work::flush) != 0);
+  REQUIRE(giving_way.rate(BackgroundWork::flush) != 0);
   clock.advance(seconds(2));
   update();
-  REQUIRE(giving_way.rate(Work::flush) == 0);
+  REQUIRE(giving_way.rate(BackgroundWork::flush) == 0);
 }
 
 TEST_CASE_METHOD(GivingWayScene, "giving way: steps beside a copy that arrives are no baseline",
@@ -137,11 +138,11 @@ TEST_CASE_METHOD(GivingWayScene, "giving way: steps beside a copy that arrives a
   std::shared_ptr<void> receiving = giving_way.begin_receiving();
   train(20);
   train_disturbed(8);
-  REQUIRE(giving_way.rate(Work::flush) == 0);
+  REQUIRE(giving_way.rate(BackgroundWork::flush) == 0);
   receiving.reset();
   train(20);
   train_disturbed(8);
-  REQUIRE(giving_way.rate(Work::flush) != 0);
+  REQUIRE(giving_way.rate(BackgroundWork::flush) != 0);
 }
 
 TEST_CASE_METHOD(GivingWayScene, "giving way: another trainer of the rank is measured anew",
@@ -149,7 +150,7 @@ TEST_CASE_METHOD(GivingWayScene, "giving way: another trainer of the rank is mea
   train(20);
   giving_way.forget(0);
   train_disturbed(20);
-  REQUIRE(giving_way.rate(Work::flush) == 0);
+  REQUIRE(giving_way.rate(BackgroundWork::flush) == 0);
 }
 
 TEST_CASE("work meter: it counts while anything is under way", "[unit][node]") {

@@ -1,7 +1,7 @@
 // OneRank: an engine with a disk in memory, and the only trainer of its job, driven by hand.
 //
-// The trainer's tensor holds bytes that follow from the step, so that whatever a restore brings can
-// be told from every other step that was ever saved.
+// The trainer's tensor holds bytes that follow from the step, so that the bytes of
+// a restore show which step they belong to.
 #pragma once
 
 #include <algorithm>

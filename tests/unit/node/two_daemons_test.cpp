@@ -75,7 +75,7 @@ TEST_CASE("two daemons: two that begin at once have their own timelines", "[unit
   REQUIRE(newest.pass_until([&] { return newest.committed == Step{3}; }));
   close(newest);
   for (const std::uint64_t timeline : {ours, timelines.back()}) CHECK(is_recorded(disk, timeline));
-  // Whoever has the newest timeline goes on; its steps are what the next one restores.
+  // The daemon with the newest timeline goes on. The next one restores its steps.
   test::OneRank next(disk);
   const auto restored = next.restore();
   REQUIRE((restored ? "" : restored.error().message()) == "");

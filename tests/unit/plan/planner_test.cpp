@@ -155,7 +155,7 @@ std::string fault_in(const Plan& plan, const Want& want, const Scene& scene,
     const auto& source = scene.holders[transfer.holder];
     const std::uint64_t source_bytes = source.size() * sizeof(std::uint32_t);
     const RunsInside runs(transfer);
-    const auto take = [&](const Stretch& stretch) {
+    const auto take = [&](const TransferStretch& stretch) {
       const auto& [from, to, bytes] = stretch;
       const bool is_inside = from >= begin && from + bytes <= begin + range_bytes &&
                              from + bytes <= source_bytes &&

@@ -46,7 +46,7 @@ TEST_CASE("region: an index refuses what is no tensor and no order", "[unit][pla
   PieceIndex index;
   const std::vector<std::uint64_t> shape = {4, 6};
   const std::vector<std::uint64_t> huge = {UINT64_MAX, 2};
-  const auto refused = [&](const Piece& piece) {
+  const auto refused = [&](const HeldPiece& piece) {
     const Status added = index.add(piece);
     return !added && added.error().code() == Errc::invalid_argument;
   };

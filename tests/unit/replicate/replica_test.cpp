@@ -104,7 +104,7 @@ TEST_CASE("replica: a chunk may lie across two segments", "[unit][replicate]") {
   TransferScene scene;
   scene.connect();
   const Shard shard(9, 4 * page_bytes);
-  ShardSource source = shard.source();
+  SealedShard source = shard.source();
   const os::FileSpan whole = source.spans.front();
   source.spans.clear();
   std::size_t at = 0;
@@ -122,7 +122,7 @@ TEST_CASE("replica: a chunk may lie across two segments", "[unit][replicate]") {
 TEST_CASE("replica: a source shorter than its record is not offered", "[unit][replicate]") {
   TransferScene scene;
   scene.connect();
-  ShardSource source = Shard(3).source();
+  SealedShard source = Shard(3).source();
   source.spans.front().bytes = source.spans.front().bytes.first(2 * page_bytes);
   const auto sent =
       scene.pair.run(send_shard(*scene.at_a, scene.pair.clock, source, scene.options()));

@@ -48,8 +48,8 @@ struct Shard {
     digest = digest_of(*record);
   }
 
-  replicate::ShardSource source() const {
-    replicate::ShardSource source;
+  replicate::SealedShard source() const {
+    replicate::SealedShard source;
     source.record = record;
     os::FileSpan span;
     span.bytes = *memory;

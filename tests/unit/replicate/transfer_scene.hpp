@@ -92,7 +92,7 @@ class Sink : public replicate::ReplicaSink {
 
 class Provider : public replicate::ShardProvider {
  public:
-  Result<replicate::ShardSource> lease(const std::string& job, const format::ShardId& id,
+  Result<replicate::SealedShard> lease(const std::string& job, const format::ShardId& id,
                                        const Digest& digest) override {
     REQUIRE(job == "gpt2");
     if (!shard || shard->record->id != id || shard->digest != digest)

@@ -92,7 +92,7 @@ struct CopiesFixture : StorageFixture {
     order.digests.resize(ranks);
     order.digests[rank] = written->digest;
   }
-  PublishedStep publish_it() {
+  PublishOutcome publish_it() {
     auto published = run(publish(site, order));
     REQUIRE((published ? "" : published.error().message()) == "");
     for (const std::string& path : disk.tree()) REQUIRE(path.find(".copies") == std::string::npos);
@@ -114,7 +114,7 @@ TEST_CASE_METHOD(CopiesFixture, "copies: equal ones are no difference, whatever 
     maker.bytes["own"] = static_cast<std::byte>(rank);
     write(rank);
   }
-  const PublishedStep published = publish_it();
+  const PublishOutcome published = publish_it();
   REQUIRE(published.copies.differences.empty());
   REQUIRE_FALSE(published.copies.has_left_out);
 }
@@ -142,7 +142,7 @@ TEST_CASE_METHOD(CopiesFixture, "copies: what trainers found of divided ones is 
   if (!has_others) maker.common.clear();
   for (std::uint32_t rank = 0; rank < ranks; ++rank) write(rank);
   const auto differences = publish_it().copies.differences;
-  REQUIRE(differences.size() == 1);  // What only one rank noted is not compared.
+  REQUIRE(differences.size() == 1);  // A note of one rank alone is not compared.
   REQUIRE(differences[0] == CopyDifference{"matrix", Groups{{0, 2}, {1}}});
 }
 

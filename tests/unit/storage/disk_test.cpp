@@ -150,7 +150,7 @@ void check_short_writes(std::unique_ptr<os::FileSystem> made) {
     REQUIRE_FALSE(written);
     CHECK(written.error().cause().value() == EFBIG);
   }
-  CHECK(std::filesystem::file_size(path) == limit);  // What was cut off was tried once more.
+  CHECK(std::filesystem::file_size(path) == limit);  // The cut-off part was tried once more.
   REQUIRE(scene.run((*file)->write_at(MiB, bytes)));
   std::vector<std::byte> found(bytes.size());
   REQUIRE(scene.run((*file)->close()));

@@ -22,7 +22,7 @@ struct RewriteFixture : StorageFixture {
   void damage(const std::string& path) { disk.flip(path, page_bytes + 3, 2); }
   Status rewrite(const test::MadeShard& shard) {
     ShardToWrite source = test::source_of(shard);
-    source.turn = 1234567;
+    source.turn = turn;
     return run(rewrite_shard(site, "step-000000007", source, TransferHooks()));
   }
   std::size_t files_aside() {
@@ -38,6 +38,7 @@ struct RewriteFixture : StorageFixture {
   }
 
   const std::string member = "/scratch/job/step-000000007/rank-00001.safetensors";
+  std::uint32_t turn = 1234567;
 };
 
 TEST_CASE_METHOD(RewriteFixture, "rewrite: the damaged file is as it was published",
@@ -129,6 +130,38 @@ TEST_CASE_METHOD(RewriteFixture,
     REQUIRE_FALSE(disk.exists("/scratch/job/step-000000007"));
     REQUIRE(files_aside() == 0);
   }
+}
+
+TEST_CASE_METHOD(RewriteFixture, "rewrite: files of an attempt that died go before the next one",
+                 "[unit][storage]") {
+  disk.set_hook([&](std::string_view called, const std::string& path) {
+    const bool is_aside = path.find(".t1234567") != std::string::npos;
+    return is_aside && (called == "rename" || called == "remove_file") ? EIO : 0;
+  });
+  REQUIRE_FALSE(rewrite(make_rank(step_id(7), 1)));
+  disk.set_hook(nullptr);
+  REQUIRE(files_aside() > 0);
+  turn = 7654321;
+  REQUIRE(rewrite(make_rank(step_id(7), 1)));
+  REQUIRE(files_aside() == 0);
+  REQUIRE(is_whole());
+}
+
+TEST_CASE_METHOD(RewriteFixture, "rewrite: a step that is saved again meanwhile is not touched",
+                 "[unit][storage]") {
+  bool is_saved = false;
+  disk.set_hook([&](std::string_view called, const std::string& path) {
+    if (is_saved || called != "sync_data" || path.find(".t1234567") == std::string::npos) return 0;
+    is_saved = true;
+    must_save(step_id(7, 2));
+    return 0;
+  });
+  const Status written = rewrite(make_rank(step_id(7), 1));
+  disk.set_hook(nullptr);
+  REQUIRE(is_saved);
+  REQUIRE_FALSE(written);
+  REQUIRE(run(read_manifest(site, "step-000000007")).value()->at == step_id(7, 2));
+  REQUIRE(is_whole());
 }
 
 }  // namespace ckpt::storage

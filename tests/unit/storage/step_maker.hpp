@@ -81,9 +81,9 @@ inline Task<storage::PublishOrder> write_step(storage::Site site, std::vector<Ma
 }
 
 // All that a coordinator and the writers do for one step.
-inline Task<storage::PublishedStep> save(storage::Site site, std::vector<MadeShard> shards,
-                                         std::uint64_t attempt,
-                                         std::optional<storage::Compression> compression = {}) {
+inline Task<storage::PublishOutcome> save(storage::Site site, std::vector<MadeShard> shards,
+                                          std::uint64_t attempt,
+                                          std::optional<storage::Compression> compression = {}) {
   CKPT_CO_TRY(auto order, co_await write_step(site, std::move(shards), attempt, compression));
   auto published = co_await storage::publish(site, std::move(order));
   co_return published;

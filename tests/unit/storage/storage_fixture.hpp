@@ -31,7 +31,7 @@ class StorageFixture {
     const auto marker = run(storage::open_run_directory(site, order));
     REQUIRE((marker ? "" : marker.error().message()) == "");
   }
-  Result<storage::PublishedStep> try_save(format::StepId at) {
+  Result<storage::PublishOutcome> try_save(format::StepId at) {
     return run(save(site, made_ranks(at), ++attempts));
   }
   void must_save(format::StepId at) {

@@ -1,8 +1,8 @@
 """A trainer's items, taken apart into named tensors and plain data.
 
 The structure is JSON, and says of each part what it was; floats and integers come back exactly.
-What neither JSON nor `_kinds` can hold is refused by name, or pickled by Python and carried as
-opaque bytes where the session was opened with allow_pickle=True.
+A value that neither JSON nor `_kinds` can hold is refused by name, or pickled by Python and carried
+as opaque bytes where the session was opened with allow_pickle=True.
 """
 
 import base64

@@ -1,7 +1,7 @@
 """Replicas: each rank captures a part of the state that is declared to be the same on all.
 
 DistributedDataParallel declares it: its parameters, with the state that optimizers have for them,
-and its buffers, which are rank 0's unless it was told broadcast_buffers=False. Nothing is guessed
+and its buffers, which are rank 0's unless it has broadcast_buffers=False. Nothing is guessed
 from names or bytes. All else (RNG, sampler, progress, a module without that wrapper) each rank
 captures itself.
 

@@ -11,7 +11,7 @@ from libckpt.core._replicas import SHARES
 class Targets:
     """Answers where each tensor of a step is to go; asked once for each copy that is tried.
 
-    Of a share, what is not there is looked for in complete() only.
+    complete() alone looks for the missing parts of a share.
     """
 
     def __init__(

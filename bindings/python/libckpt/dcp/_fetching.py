@@ -22,7 +22,7 @@ from libckpt.dcp._document import ITEM, Document
 
 logger = logging.getLogger("libckpt")
 
-ANY = -1  # Whichever rank has it.
+ANY = -1  # Any rank that has it.
 
 
 class Found:

@@ -4,7 +4,7 @@
     every process   says which of those it has
     each in turn    sends them to all, in messages of one size
 
-Of what a restore asked for, each process read what it had captured: its share.
+Each process has read the part of the wanted arrays that it had captured: its share.
 """
 
 import zlib

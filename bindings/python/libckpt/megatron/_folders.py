@@ -1,7 +1,7 @@
 """Folders: `iter_NNNNNNN` in Megatron's classic format, each whole or not there, the tracker last.
 
-What the ranks write is captured, and the daemon brings it to storage while training goes on. Where
-that cannot be, the files are written here and now, as Megatron does it.
+The files of all ranks are captured, and the daemon brings them to storage while training goes on.
+Where that cannot be, they are written here and now, as Megatron does it.
 """
 
 import logging

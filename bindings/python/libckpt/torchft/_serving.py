@@ -86,5 +86,5 @@ class Serving:
                 [], self._step, self._state, self._deadline.delta()
             )
             self._has_stock = True
-        for what in ("job", "end"):  # Whichever the receiver waits for.
+        for what in ("job", "end"):  # The receiver waits for one of them.
             self._asks.words.say(ask["id"], what, stock=True)

@@ -1,7 +1,7 @@
 """Modules: the state of torch's modules, without a new tensor for each parameter, and back.
 
-What state_dict() makes is the same names with detached tensors; of ten thousand parameters that
-takes longer than to copy them. Where anybody has a say in it - a class or a module with a method of
+state_dict() makes the same names with detached tensors. For ten thousand parameters that takes
+longer than to copy them. Where anybody has a say in it - a class or a module with a method of
 its own, a hook, a tensor of another kind - state_dict() is called as ever.
 
 Names are those of the module that is trained: what DistributedDataParallel, torch.compile and other
