@@ -3,9 +3,9 @@
 #
 #   tests/run.sh [suite ...] [--preset P] [--seeds N] [--deep] [--quick] [--jobs N] [--tenth K]
 #
-# Suites: tidy unit contract sim crash cluster package python gpu fuzz mutation. Default: all that
-# this machine can run, but for mutation, which takes most of an hour, and fuzz, which wants a
-# preset of clang; what was skipped is said, and why.
+# Suites: tidy unit contract sim crash cluster package python gpu fuzz mutation, or "build" for none
+# of them. Default: all that this machine can run, but for mutation, which takes most of an hour,
+# and fuzz, which wants a preset of clang; what was skipped is said, and why.
 # --seeds: seeds of the simulator. --deep: clang-tidy, a wheel from a clone, and Python with an
 # older torch, too. --quick: Python without its slow tests. --tenth: each tenth mutant from number K
 # on, or "commit": K from the commit. Ends with a line "N passed, N failed", and with 1 if anything
@@ -41,9 +41,9 @@ while [ $# -gt 0 ]; do
     -h | --help) usage; exit 0 ;;
     -*) die "there is no option $1" ;;
     *)
-      case " $all_suites fuzz mutation " in
+      case " $all_suites build fuzz mutation " in
         *" $1 "*) suites="$suites $1" ;;
-        *) die "there is no suite $1 (there are: $all_suites fuzz mutation)" ;;
+        *) die "there is no suite $1 (there are: $all_suites build fuzz mutation)" ;;
       esac
       ;;
   esac
@@ -174,6 +174,7 @@ count_reports() {
   done
 }
 finish() {
+  wait  # For downloads, too, where the build failed: half a package would be taken for a whole one.
   count_reports
   printf '\n%s' "$summary"
   local tail=""
@@ -186,13 +187,18 @@ finish() {
 lists="$packages_build $packages_test"
 case $preset in clang*) lists="$lists $packages_clang" ;; esac
 [ -n "$deep" ] && lists="$lists $packages_clang $packages_deep"
-wants python && [ -f tests/python/run.sh ] && lists="$lists $packages_python"
+wants python && lists="$lists $packages_python"
 need_packages $lists || exit 2
 
 if wants tidy; then
   run_script tidy "$python" tests/tidy/tidy.py $deep
 fi
-for suite in unit contract sim crash cluster package python gpu fuzz mutation; do
+if wants python; then
+  # They need the network and the disk while the build needs the processors.
+  (. tests/python/environment.sh && get_frameworks "$build" torch; get_frameworks "$build" jax) \
+    >"$build/frameworks.log" 2>&1 &
+fi
+for suite in build unit contract sim crash cluster package python gpu fuzz mutation; do
   wants "$suite" && needs_build=yes
 done
 if [ -n "${needs_build:-}" ] && ! build_tree; then
@@ -223,11 +229,8 @@ if wants package; then
   run_script package package_tests "$build"
 fi
 if wants python; then
-  if [ -f tests/python/run.sh ]; then
-    run_script python bash tests/python/run.sh "$build" $quick $deep
-  else
-    skip python "there are no Python bindings yet"
-  fi
+  wait  # For the frameworks.
+  run_script python bash tests/python/run.sh "$build" $quick $deep
 fi
 if wants gpu; then
   if [ ! -e /dev/nvidiactl ]; then

@@ -6,6 +6,10 @@
 # and Orbax, in BUILD/python-jax, or the oldest torch that is run, in BUILD/python-old_torch. 1 when
 # the package cannot be installed; 3 when what it needs cannot be had here, which it says.
 make_environment() {
+  get_frameworks "$@" || return
+  install_package "$1" "${python%/bin/*}"
+}
+get_frameworks() {  # The same without the package: it needs no finished build.
   local build=$1 frameworks=${2:-torch} environment interpreter
   environment=$build/python
   [ "$frameworks" = torch ] || environment=$build/python-$frameworks
@@ -15,7 +19,6 @@ make_environment() {
   fi
   python=$environment/bin/python
   "has_$frameworks" || "install_$frameworks" || return 3
-  install_package "$build" "$environment"
 }
 has_torch() {
   has numpy safetensors pytest moto torch transformers accelerate deepspeed megatron.core \
