@@ -62,6 +62,7 @@ Result<ExportTensor> planned(const ListedTensor& tensor, const FormsOf& forms_of
   ExportTensor made;
   CKPT_TRY(made.source.rank, reader_of(tensor, wish, made.other_ranks));
   made.source.name = tensor.name;
+  made.source.part_names = tensor.part_names;
   made.source.dtype = tensor.dtype;
   made.source.shape = tensor.shape;
   const auto rank = describing_rank(tensor, wish);

@@ -44,6 +44,7 @@ class FormsOfStep {
     });
     Side side;
     side.source.name = tensor.name;
+    side.source.part_names = tensor.part_names;
     side.source.dtype = tensor.dtype;
     side.source.shape = tensor.shape;
     side.shape = tensor.shape;

@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <numeric>
+#include <system_error>
 
 #include "base/assert.hpp"
 #include "format/codec.hpp"
@@ -47,6 +49,28 @@ std::string problem_of_box(const Piece& piece, std::span<const std::int64_t> sha
     return fmt::format("[{}] is no order of {} dimensions", fmt::join(piece.order, ", "),
                        dimensions);
   return {};
+}
+
+// Takes a number and the letter behind it from the front of the text.
+std::optional<std::uint64_t> take_number(std::string_view& text, char behind) {
+  std::uint64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || rest == end || *rest != behind) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(rest - text.data()) + 1);
+  return number;
+}
+
+// Whether "0:4,2:4]" names a range for each of the box's first dimensions that it lies in.
+bool lies_in(const Box& box, std::string_view ranges) {
+  for (std::size_t d = 0; d < box.offset.size(); ++d) {
+    const auto begin = take_number(ranges, ':');
+    const bool is_last = ranges.find(',') == std::string_view::npos;
+    const auto end = take_number(ranges, is_last ? ']' : ',');
+    if (!begin || !end || box.offset[d] < *begin || box.end(d) > *end) return false;
+    if (is_last) return ranges.empty();
+  }
+  return false;
 }
 
 }  // namespace
@@ -119,6 +143,15 @@ Region region_of(const std::optional<Piece>& piece, std::span<const std::int64_t
 std::vector<std::uint64_t> global_shape_of(const std::optional<Piece>& piece,
                                            std::span<const std::int64_t> shape) {
   return piece ? piece->global_shape : lengths_of({}, shape);
+}
+
+std::string_view tensor_name_of(std::string_view name, const std::optional<Piece>& piece,
+                                std::span<const std::int64_t> shape) {
+  const auto bracket = name.rfind('[');
+  if (!piece || bracket == std::string_view::npos || bracket == 0) return name;
+  const Region region = region_of(piece, shape);
+  const auto* box = std::get_if<Box>(&region);
+  return box != nullptr && lies_in(*box, name.substr(bracket + 1)) ? name.substr(0, bracket) : name;
 }
 
 std::optional<Piece> normalized(std::optional<Piece> piece, std::span<const std::int64_t> shape) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace ckpt::format {
 
@@ -31,6 +32,12 @@ std::string problem_of(const Piece& piece, DType dtype, std::span<const std::int
 Region region_of(const std::optional<Piece>& piece, std::span<const std::int64_t> shape);
 std::vector<std::uint64_t> global_shape_of(const std::optional<Piece>& piece,
                                            std::span<const std::int64_t> shape);
+
+// The name of the tensor that a part belongs to. A rank with several parts of `w` cannot give one
+// name to all: it names each after a box that it lies in, as in "w[0:4,2:4]", which may leave out
+// the last dimensions. Returns `name` where the part does not lie there, or is the whole tensor.
+std::string_view tensor_name_of(std::string_view name, const std::optional<Piece>& piece,
+                                std::span<const std::int64_t> shape);
 
 // Brings a piece without a problem to its one form: no order where it is row-major, no number of
 // copies, since a Layout says what lies there and not who else has it, and no piece for a whole

@@ -74,6 +74,7 @@ class Cutter {
 WantedPiece wanted(const TensorToRead& tensor, Box box, std::span<std::byte> target) {
   WantedPiece piece;
   piece.want.name = tensor.name;
+  piece.part_names = tensor.part_names;
   piece.want.dtype = tensor.dtype;
   piece.want.shape = tensor.shape;
   piece.want.region = std::move(box);

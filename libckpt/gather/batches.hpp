@@ -17,6 +17,7 @@ namespace ckpt::gather {
 
 struct TensorToRead {
   std::string name;
+  std::vector<std::string> part_names;  // As a ListedTensor has them.
   DType dtype = DType::u8;
   std::vector<std::uint64_t> shape;  // The whole tensor's, as it is stored.
   std::vector<std::uint8_t> order;   // Its dimensions as they are wanted, slowest first. Empty: as

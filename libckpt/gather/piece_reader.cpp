@@ -38,8 +38,9 @@ struct Reading {
   ReaderRank reader;
   Wants wants;
   storage::TransferHooks hooks;
-  std::vector<std::string> names;  // The wanted ones, ascending.
-  std::vector<Shard> shards;       // By rank.
+  std::vector<std::string> names;                // The wanted ones, ascending.
+  std::map<std::string, std::string> tensor_of;  // By the name of a part.
+  std::vector<Shard> shards;                     // By rank.
   plan::Plan plan;
 };
 
@@ -111,7 +112,8 @@ Result<plan::PieceIndex> index_of(const Reading& reading) {
       if (is_of_one_rank && shard.rank != reading.reader.rank) continue;
       const std::vector<std::uint64_t> shape = format::global_shape_of(tensor.piece, tensor.shape);
       plan::HeldPiece piece;
-      piece.name = tensor.name;
+      const auto named = reading.tensor_of.find(tensor.name);
+      piece.name = named == reading.tensor_of.end() ? tensor.name : named->second;
       piece.dtype = tensor.dtype;
       piece.shape = shape;
       piece.region = format::region_of(tensor.piece, tensor.shape);
@@ -222,6 +224,10 @@ Task<void> look_and_plan(Reading& reading) {
   for (const WantedPiece& wanted : reading.wants.pieces) {
     reading.names.push_back(wanted.want.name);
     reading.names.insert(reading.names.end(), wanted.also.begin(), wanted.also.end());
+    for (const std::string& part : wanted.part_names) {
+      reading.names.push_back(part);
+      reading.tensor_of.emplace(part, wanted.want.name);
+    }
   }
   std::ranges::sort(reading.names);
   reading.names.erase(std::ranges::unique(reading.names).begin(), reading.names.end());

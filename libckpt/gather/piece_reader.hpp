@@ -26,6 +26,8 @@ struct WantedPiece {
   plan::Want want;
   std::span<std::byte> target;    // As large as the want. Lives until the Task ends.
   std::vector<std::string> also;  // Other names of that memory here, and so in the checkpoint.
+  // Names under which shards have parts of the tensor, in addition to its own.
+  std::vector<std::string> part_names;
 };
 
 // Bytes that are wanted as one rank's shard has them, whatever they are.

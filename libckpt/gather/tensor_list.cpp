@@ -43,11 +43,11 @@ int compare(std::string_view one, std::string_view other) {
   return one.empty() && other.empty() ? 0 : one.empty() ? -1 : 1;
 }
 
-void add(ListedTensor& tensor, std::uint32_t rank, const format::ShardRecord& record,
-         const format::TensorPlace& place) {
+void add(ListedTensor& tensor, std::string_view name, std::uint32_t rank,
+         const format::ShardRecord& record, const format::TensorPlace& place) {
   auto shape = format::global_shape_of(place.piece, place.shape);
   if (tensor.parts.empty()) {
-    tensor.name = place.name;
+    tensor.name = name;
     tensor.dtype = place.dtype;
     tensor.shape = std::move(shape);
     tensor.alias_of = place.alias_of;
@@ -58,6 +58,7 @@ void add(ListedTensor& tensor, std::uint32_t rank, const format::ShardRecord& re
     if (tensor.alias_of != place.alias_of) tensor.alias_of.clear();
   }
   tensor.parts.push_back({rank, &place});
+  if (place.name != name) tensor.part_names.push_back(place.name);
 }
 
 }  // namespace
@@ -82,12 +83,19 @@ std::vector<ListedTensor> list_tensors(const KnownShards& shards) {
   std::map<std::string_view, ListedTensor> by_name;
   for (std::uint32_t rank = 0; rank < shards.shard_count(); ++rank) {
     const format::ShardRecord& record = shards.record(rank);
-    for (const format::TensorPlace& place : record.layout.tensors)
-      add(by_name[place.name], rank, record, place);
+    for (const format::TensorPlace& place : record.layout.tensors) {
+      const auto name = format::tensor_name_of(place.name, place.piece, place.shape);
+      add(by_name[name], name, rank, record, place);
+    }
   }
   std::vector<ListedTensor> list;
   list.reserve(by_name.size());
-  for (auto& [name, tensor] : by_name) list.push_back(std::move(tensor));
+  for (auto& [name, tensor] : by_name) {
+    std::ranges::sort(tensor.part_names);
+    tensor.part_names.erase(std::ranges::unique(tensor.part_names).begin(),
+                            tensor.part_names.end());
+    list.push_back(std::move(tensor));
+  }
   std::ranges::sort(list, is_before, &ListedTensor::name);
   return list;
 }

@@ -24,6 +24,8 @@ struct ListedTensor {
   std::string alias_of;              // Set if every rank that has the name says the same.
   bool is_alike = true;              // All parts are of this type and this whole shape.
   std::string archive_file;          // The torch member that it is an entry of; empty: none.
+  // The names of parts that have names of their own (format::tensor_name_of), ascending.
+  std::vector<std::string> part_names;
 
   // Of parts without elements nothing is wanted.
   std::vector<std::uint32_t> whole_in() const;

@@ -208,12 +208,16 @@ def test_restored_arrays_may_be_donated(open_job):
             assert numpy.array_equal(numpy.asarray(shard.data), expected)
 
 
-def test_storage_has_each_cell_by_a_name_that_tells_where_it_lies(open_job, programs, tmp_path):
+def test_storage_has_each_cell_by_a_name_that_tells_where_it_lies(
+    open_job, programs, ckpt, tmp_path
+):
     safetensors = pytest.importorskip("safetensors.numpy")
     whole = numpy.arange(32, dtype=numpy.float32).reshape(8, 4)
     tree = {"params": {"w": put(whole, mesh(2, 2), "a", "b"), "b": put(whole[0], mesh(2, 2))}}
     checkpointer = open_job("job", tmp_path / "dir", save_storage_interval=1)
     save(checkpointer, 3, tree, "durable")
+    checkpointer.wait_until_finished()
+    assert "missing" not in ckpt("status")
     die(checkpointer)
     lose_memory(programs)
     (file,) = (tmp_path / "dir").rglob("rank-00000.safetensors")
@@ -221,6 +225,10 @@ def test_storage_has_each_cell_by_a_name_that_tells_where_it_lies(open_job, prog
     assert sorted(stored) == ["params.b", "params.w[0:4,0:2]", "params.w[0:4,2:4]",
                               "params.w[4:8,0:2]", "params.w[4:8,2:4]"]  # fmt: skip
     assert numpy.array_equal(stored["params.w[4:8,0:2]"], whole[4:8, :2])
+    ckpt("export", tmp_path / "dir", tmp_path / "all.safetensors")
+    exported = safetensors.load_file(tmp_path / "all.safetensors")
+    assert numpy.array_equal(exported["params.w"], whole)
+    assert numpy.array_equal(exported["params.b"], whole[0])
     like = {"params": {"w": put(0 * whole, mesh(4), None, "a"), "b": whole[0] * 0}}
     restored = open_job("job", tmp_path / "dir").restore(like)
     assert (restored.step, restored.source) == (3, "storage")

@@ -196,6 +196,27 @@ TEST_CASE("piece: its fields are part of the fingerprint and of the record", "[u
   CHECK(again->layout == record.layout);
 }
 
+TEST_CASE("piece: a part that is named after its box belongs to the tensor of that name",
+          "[unit][format]") {
+  Piece piece;
+  piece.global_shape = {8, 6};
+  piece.offset = {4, 2};
+  const std::vector<std::int64_t> shape = {4, 2};
+  const auto named = [&](std::string_view name) { return tensor_name_of(name, piece, shape); };
+  CHECK(named("w[4:8,2:4]") == "w");
+  CHECK(named("a[0].w[0:8,2:6]") == "a[0].w");  // A part of the box.
+  CHECK(named("w[4:8]") == "w");                // The last dimension is left out.
+  for (const std::string_view other :
+       {"w", "w[0]", "w[4:8,2:3]", "w[4:7,2:4]", "w[5:8,2:4]", "w[4:8,3:4]", "w[4:8,2:4,0:1]",
+        "w[4:8,2:4]x", "w[4:8,2:4", "w[4:8,]", "w[4:8,2]", "w[4;8,2:4]", "w[]", "[4:8,2:4]",
+        "w[4:99999999999999999999,2:4]", "w[-4:8,2:4]", ""})
+    CHECK(named(other) == other);
+  CHECK(tensor_name_of("w[0:4,0:2]", std::nullopt, shape) == "w[0:4,0:2]");
+  piece.offset.clear();
+  piece.flat_begin = 0;
+  CHECK(tensor_name_of("w[0:4]", piece, std::vector<std::int64_t>{4}) == "w[0:4]");
+}
+
 TEST_CASE("piece: a part outside of its tensor is refused", "[unit][format]") {
   const std::vector<std::uint64_t> shape = {4, 6};
   CHECK(check_inside(Box{{0, 6}, {4, 0}}, shape));

@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/random.hpp"
+#include "gather/coverage.hpp"
 #include "gather/known_shards.hpp"
 #include "gather/stored_shards.hpp"
 #include "gather/tensor_list.hpp"
@@ -161,6 +162,29 @@ TEST_CASE("tensor list: parts are listed by name and rank", "[unit][gather]") {
   CHECK(list[1].parts[1].rank == 1);
   CHECK(list[1].parts[1].place->piece->offset == Shape{2, 0});
   CHECK_FALSE(list[2].is_alike);
+}
+
+TEST_CASE("tensor list: parts that have names of their own are one tensor, and are read as one",
+          "[unit][gather]") {
+  const Shape shape = {6, 4};
+  Reading scene;
+  scene.publish(
+      {{{"w[0:2,0:4]", shape, Box{{0, 0}, {2, 4}}, {}},
+        {"w[4:6,0:4]", shape, Box{{4, 0}, {2, 4}}, {}}},
+       {{"w", shape, Box{{2, 0}, {1, 4}}, {}}, {"w[3:4]", shape, Box{{3, 0}, {1, 4}}, {}}}});
+  const auto known = scene.run(KnownShards::read(scene.source()));
+  REQUIRE(known);
+  const auto list = list_tensors(**known);
+  REQUIRE(list.size() == 1);
+  CHECK(list[0].name == "w");
+  CHECK(list[0].shape == shape);
+  CHECK(list[0].parts.size() == 4);
+  CHECK(list[0].part_names == std::vector<std::string>{"w[0:2,0:4]", "w[3:4]", "w[4:6,0:4]"});
+  CHECK(find_missing(list).tensors == 0);
+  TensorToRead whole = to_read("w", shape);
+  whole.part_names = list[0].part_names;
+  for (const std::uint64_t bytes : {4, 20, 1000})
+    CHECK(scene.read_all({whole}, bytes) == numbers_in_order(shape, {}));
 }
 
 TEST_CASE("tensor list: numbers in names are compared as numbers", "[unit][gather]") {
