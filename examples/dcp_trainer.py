@@ -10,13 +10,11 @@ Lines with "<-" are all that libckpt adds.
 """
 
 import argparse
+import functools
 import hashlib
 import os
-import pathlib
 import signal
-import subprocess
 import sys
-import tempfile
 
 import torch
 import torch.distributed as dist
@@ -33,8 +31,6 @@ import libckpt.dcp
 ROWS = 64  # In a global batch.
 EVERY = 10  # Steps between folders.
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
-# Else ranks that torchrun starts again may find the addresses of the dead ones in its Store.
-RESTARTS = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 class App:
@@ -118,34 +114,21 @@ def load_stock(folder):
     dist.destroy_process_group()
 
 
-def run(ranks, *arguments):
-    """Trains under torchrun and shows what it said; returns the weights' digest."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=3",
-               f"--nproc-per-node={ranks}", __file__, *map(str, arguments)]  # fmt: skip
-    environment = {"OMP_NUM_THREADS": "1", **RESTARTS, **os.environ}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
-    print(done.stdout, end="", flush=True)
-    return done.stdout.rpartition("weights ")[2].strip()
-
-
 def demo():
-    with tempfile.TemporaryDirectory(prefix="ckpt-dcp-") as scratch:
-        os.environ["LIBCKPT_RUNTIME_DIR"] = f"{scratch}/runtime"
-        stop = [pathlib.Path(libckpt.__file__).parent / "bin" / "ckpt", "stop", "--no-flush"]
-        try:
-            print("== two ranks, undisturbed", flush=True)
-            whole = run(2, "--job", "whole", "--dir", f"{scratch}/whole", "--steps", 25)
-            print("== two ranks, one is killed", flush=True)
-            killed = run(2, "--dir", f"{scratch}/run", "--steps", 25, "--kill-at", 14)
-            print("== one rank goes on", flush=True)
-            longer = run(1, "--dir", f"{scratch}/run", "--steps", 30)
-            print("== stock DCP opens the newest folder", flush=True)
-            stock = run(1, "--load", f"{scratch}/run/step-30")
-        finally:
-            subprocess.run(stop, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-    is_same = (killed, stock) == (whole, longer)
-    print("the weights are", "the same" if is_same else "DIFFERENT")
-    return is_same
+    from demo import Demo, is_same, title
+
+    with Demo(__file__) as runs:
+        run = functools.partial(runs.ranks, result="weights ")
+        own = ("--dir", runs.scratch / "run", "--steps")
+        title("two ranks, undisturbed")
+        whole = run(2, "--job", "whole", "--dir", runs.scratch / "whole", "--steps", 25)
+        title("two ranks, one is killed")
+        is_right = is_same("weights are", whole, run(2, *own, 25, "--kill-at", 14))
+        title("one rank goes on")
+        longer = run(1, *own, 30)
+        title("stock DCP opens the newest folder")
+        stock = run(1, "--load", runs.scratch / "run" / "step-30")
+        return is_same("weights are", longer, stock) and is_right
 
 
 if __name__ == "__main__":

@@ -9,13 +9,11 @@ starts again; and on from there with a single rank. It compares the weights of t
 """
 
 import argparse
+import functools
 import hashlib
 import os
-import pathlib
 import signal
-import subprocess
 import sys
-import tempfile
 
 import torch
 import torch.distributed as dist
@@ -25,8 +23,6 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import libckpt
 
 BATCH = 16
-# Else ranks that torchrun starts again may find the addresses of the dead ones in its Store.
-RESTARTS = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def make_data():
@@ -82,31 +78,19 @@ def train(options):
     dist.destroy_process_group()
 
 
-def run(ranks, *arguments):
-    """Trains under torchrun and shows what it said; returns the weights' digest."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=3",
-               f"--nproc-per-node={ranks}", __file__, *map(str, arguments)]  # fmt: skip
-    environment = {"OMP_NUM_THREADS": "1", **RESTARTS, **os.environ}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
-    print(done.stdout, end="", flush=True)
-    return done.stdout.rpartition("weights ")[2].strip()
-
-
 def demo():
-    with tempfile.TemporaryDirectory(prefix="ckpt-ddp-") as scratch:
-        os.environ["LIBCKPT_RUNTIME_DIR"] = f"{scratch}/runtime"
-        stop = [pathlib.Path(libckpt.__file__).parent / "bin" / "ckpt", "stop"]
-        try:
-            print("== two ranks, undisturbed")
-            whole = run(2, "--job", "whole", "--dir", f"{scratch}/whole", "--steps", 60)
-            print("== two ranks, one is killed")
-            same = run(2, "--dir", f"{scratch}/run", "--steps", 60, "--kill-at", 33)
-            print("the weights are", "the same" if same == whole else "DIFFERENT")
-            print("== one rank goes on")
-            run(1, "--dir", f"{scratch}/run", "--steps", 90)
-        finally:
-            subprocess.run(stop, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-    return same == whole
+    from demo import Demo, is_same, title
+
+    with Demo(__file__) as runs:
+        run = functools.partial(runs.ranks, result="weights ")
+        own = ("--dir", runs.scratch / "run", "--steps")
+        title("two ranks, undisturbed")
+        whole = run(2, "--job", "whole", "--dir", runs.scratch / "whole", "--steps", 60)
+        title("two ranks, one is killed")
+        is_right = is_same("weights are", whole, run(2, *own, 60, "--kill-at", 33))
+        title("one rank goes on")
+        run(1, *own, 90)
+    return is_right
 
 
 if __name__ == "__main__":

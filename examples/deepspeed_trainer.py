@@ -9,12 +9,10 @@ stock DeepSpeed loads the folder. It compares the losses.
 """
 
 import argparse
+import functools
 import os
-import pathlib
 import signal
-import subprocess
 import sys
-import tempfile
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
@@ -24,8 +22,6 @@ import torch
 import libckpt.deepspeed
 
 BATCH, MICRO = 32, 8
-# Else ranks that torchrun starts again may find the addresses of the dead ones in its Store.
-RESTARTS = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def batch_of(step, part, parts):
@@ -90,38 +86,23 @@ def train(options):
     torch.distributed.destroy_process_group()
 
 
-def run(ranks, *arguments):
-    """Trains under torchrun and shows what it said; returns the losses."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=3",
-               f"--nproc-per-node={ranks}", __file__, *map(str, arguments)]  # fmt: skip
-    environment = {"OMP_NUM_THREADS": "1", **RESTARTS, **os.environ}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
-    lines = done.stdout.splitlines()
-    shown = [line for line in lines if "rank" in line.split("(")[0] or "from step" in line]
-    print(*shown, sep="\n", flush=True)
-    found = next(line for line in lines if line.startswith("losses "))
-    return [float(loss) for loss in found.split()[1:]]
-
-
 def demo():
-    with tempfile.TemporaryDirectory(prefix="libckpt-demo-") as scratch:
-        os.environ["LIBCKPT_RUNTIME_DIR"] = f"{scratch}/runtime"
-        stop = [pathlib.Path(libckpt.__file__).parent / "bin" / "ckpt", "stop", "--no-flush"]
-        given = ("--folder", f"{scratch}/run", "--steps")
-        try:
-            print("== two ranks, undisturbed")
-            whole = run(2, "--job", "whole", "--folder", f"{scratch}/whole", "--steps", 30)
-            print("== two ranks, one is killed")
-            same = run(2, *given, 30, "--kill-at", 17) == whole
-            print("the losses are", "the same" if same else "DIFFERENT")
-            print("== one rank goes on")
-            more = run(1, *given, 40)
-            print("== stock DeepSpeed loads the folder")
-            stock = run(1, *given, 40, "--stock")
-            print("the losses are", "the same" if stock == more else "DIFFERENT")
-        finally:
-            subprocess.run(stop, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-    return same and stock == more
+    from demo import Demo, is_same, title
+
+    def shows(line):
+        return "rank" in line.split("(")[0] or "from step" in line
+
+    with Demo(__file__) as runs:
+        run = functools.partial(runs.ranks, result="losses ", shows=shows)
+        own = ("--folder", runs.scratch / "run", "--steps")
+        title("two ranks, undisturbed")
+        whole = run(2, "--job", "whole", "--folder", runs.scratch / "whole", "--steps", 30)
+        title("two ranks, one is killed")
+        is_right = is_same("losses are", whole, run(2, *own, 30, "--kill-at", 17))
+        title("one rank goes on")
+        more = run(1, *own, 40)
+        title("stock DeepSpeed loads the folder")
+        return is_same("losses are", more, run(1, *own, 40, "--stock")) and is_right
 
 
 if __name__ == "__main__":

@@ -15,6 +15,9 @@ import tempfile
 
 from libckpt import _programs
 
+# Else ranks that torchrun starts again may find the addresses of the dead ones in its Store.
+RESTARTS = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
 
 class Demo:
     """Runs of one script, with a daemon of their own that ends with the demo."""
@@ -51,6 +54,19 @@ class Demo:
                     return
         sys.exit("demo: the trainer had ended before it could be killed")
 
+    def ranks(self, count, *arguments, result, shows=lambda line: True):
+        """Runs the script under torchrun, which starts killed ranks again, and shows what it said.
+        Returns what stands behind `result` at last."""
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone",
+                   "--max-restarts=3", f"--nproc-per-node={count}", self._script,
+                   *map(str, arguments)]  # fmt: skip
+        environment = {"OMP_NUM_THREADS": "1", **RESTARTS, **os.environ}
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, env=environment, check=True
+        )
+        print(*filter(shows, done.stdout.splitlines()), sep="\n", flush=True)
+        return done.stdout.rpartition(result)[2].partition("\n")[0]
+
     def lose_memory(self):
         """As a power cut: the daemon's memory is gone, storage is left."""
         _programs.run("ckpt", "stop", "--no-flush")
@@ -70,6 +86,11 @@ class Demo:
 
 def title(text):
     print(f"\n== {text}", flush=True)
+
+
+def is_same(what, expected, found):
+    print(f"the {what}", "the same" if found == expected else "DIFFERENT", flush=True)
+    return found == expected
 
 
 def compare(expected, found):

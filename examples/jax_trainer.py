@@ -10,7 +10,6 @@ four devices on the processor. Lines with "<-" are all that libckpt adds to the 
 
 import argparse
 import functools
-import hashlib
 import os
 import sys
 
@@ -18,52 +17,23 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
-import numpy  # noqa: E402
-from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
+from jax_model import learn, make_weights, shardings, tell_end  # noqa: E402
 
 import libckpt.jax  # noqa: E402
 
-WIDTH = 2048
-BATCH = 256
-RATE = 0.05
-
 
 def make_state():
-    first, second, noise = jax.random.split(jax.random.key(1), 3)
-    params = {
-        "in": jax.random.normal(first, (128, WIDTH)) / 11,
-        "out": jax.random.normal(second, (WIDTH, 128)) / 45,
-    }
+    params, noise = make_weights()
     return {"params": params, "momentum": jax.tree.map(jnp.zeros_like, params), "key": noise,
             "loss": jnp.zeros(())}  # fmt: skip
 
 
-def loss_of(params, batch):
-    return jnp.mean((jnp.tanh(batch @ params["in"]) @ params["out"] - batch) ** 2)
-
-
-def shardings(mesh, state):
-    """The columns of one matrix and the rows of the other are divided; all else is everywhere."""
-    specs = {"in": PartitionSpec(None, "model"), "out": PartitionSpec("model", None)}
-
-    def one(path, _):
-        return NamedSharding(mesh, specs.get(getattr(path[-1], "key", None), PartitionSpec()))
-
-    return jax.tree_util.tree_map_with_path(one, state)
-
-
 def train(directory, steps, devices):
-    mesh = jax.sharding.Mesh(numpy.array(jax.devices()[:devices]), ("model",))
-    abstract = jax.eval_shape(make_state)
-    wanted = shardings(mesh, abstract)
+    wanted = shardings(devices, jax.eval_shape(make_state))
 
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=wanted)
     def train_step(state):
-        key, used = jax.random.split(state["key"])
-        batch = jax.random.normal(used, (BATCH, 128))
-        loss, gradients = jax.value_and_grad(loss_of)(state["params"], batch)
-        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, state["momentum"], gradients)
-        params = jax.tree.map(lambda p, m: p - RATE * m, state["params"], momentum)
+        params, momentum, key, loss = learn(state["params"], state["momentum"], state["key"])
         return {"params": params, "momentum": momentum, "key": key, "loss": loss}
 
     checkpointer = libckpt.jax.Checkpointer(  # <-
@@ -77,10 +47,7 @@ def train(directory, steps, devices):
         checkpointer.save_checkpoint_if_needed(step, state)  # <-
         print(f"step {step} loss {float(state['loss']):.6f}", flush=True)
     checkpointer.close()  # <-
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(state["params"]):
-        digest.update(numpy.asarray(leaf).tobytes())
-    print(f"final weights {digest.hexdigest()[:16]}", flush=True)
+    tell_end(state["params"])
 
 
 def demo(script, steps):

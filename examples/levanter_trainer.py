@@ -11,7 +11,6 @@ Levanter itself is not needed. Lines with "<-" are all that checkpoints want of 
 import argparse
 import datetime
 import functools
-import hashlib
 import os
 import pathlib
 import sys
@@ -21,49 +20,24 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy  # noqa: E402
-from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
+from jax_model import learn, make_weights, shardings, tell_end  # noqa: E402
 
 from libckpt.levanter import Checkpointer, CheckpointInterval, initialize_from  # noqa: E402
 
-WIDTH = 1024
-RATE = 0.05
-
 
 def make_state():
-    first, second, noise = jax.random.split(jax.random.key(1), 3)
-    model = {
-        "in": jax.random.normal(first, (64, WIDTH)) / 8,
-        "out": jax.random.normal(second, (WIDTH, 64)) / 32,
-    }
+    model, noise = make_weights()
     return {"model": model, "momentum": jax.tree.map(jnp.zeros_like, model), "training_key": noise,
             "step": jnp.zeros((), jnp.int32)}  # fmt: skip
 
 
-def loss_of(model, batch):
-    return jnp.mean((jnp.tanh(batch @ model["in"]) @ model["out"] - batch) ** 2)
-
-
-def shardings(mesh, state):
-    """The columns of one matrix and the rows of the other are divided; all else is everywhere."""
-    specs = {"in": PartitionSpec(None, "data"), "out": PartitionSpec("data", None)}
-
-    def one(path, _):
-        return NamedSharding(mesh, specs.get(getattr(path[-1], "key", None), PartitionSpec()))
-
-    return jax.tree_util.tree_map_with_path(one, state)
-
-
 def train(directory, steps, devices):
-    mesh = jax.sharding.Mesh(numpy.array(jax.devices()[:devices]), ("data",))
-    wanted = shardings(mesh, jax.eval_shape(make_state))
+    wanted = shardings(devices, jax.eval_shape(make_state))
 
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=(wanted, None))
     def train_step(state):
-        key, used = jax.random.split(state["training_key"])
-        batch = jax.random.normal(used, (128, 64))
-        loss, gradients = jax.value_and_grad(loss_of)(state["model"], batch)
-        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, state["momentum"], gradients)
-        model = jax.tree.map(lambda p, m: p - RATE * m, state["model"], momentum)
+        old = state["model"], state["momentum"], state["training_key"]
+        model, momentum, key, loss = learn(*old)
         new = {"model": model, "momentum": momentum, "training_key": key, "step": state["step"] + 1}
         return new, loss
 
@@ -84,10 +58,7 @@ def train(directory, steps, devices):
     pairs = zip(jax.tree.leaves(found), jax.tree.leaves(state["model"]))
     is_same = all(numpy.array_equal(*pair) for pair in pairs)
     print(f"final folder: its weights are those of the last step: {is_same}", flush=True)
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(state["model"]):
-        digest.update(numpy.asarray(leaf).tobytes())
-    print(f"final weights {digest.hexdigest()[:16]}", flush=True)
+    tell_end(state["model"])
 
 
 def demo(script, steps):

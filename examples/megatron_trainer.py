@@ -13,19 +13,16 @@ libckpt.
 
 import argparse
 import contextlib
+import functools
 import os
-import pathlib
 import signal
-import subprocess
 import sys
-import tempfile
 import warnings
 
 import torch
 import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 
-from libckpt import _programs
 from libckpt.megatron import initialize_easyckpt, load_checkpoint, save_checkpoint_if_needed
 
 BATCH, LENGTH, VOCABULARY = 8, 16, 64
@@ -132,33 +129,21 @@ def train(options):
     dist.destroy_process_group()
 
 
-def run(ranks, *arguments):
-    """Trains under torchrun and shows what it said; returns the last loss."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=3",
-               f"--nproc-per-node={ranks}", __file__, *map(str, arguments)]  # fmt: skip
-    # Else ranks that torchrun starts again may find the addresses of the dead ones in its Store.
-    environment = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **os.environ}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
-    print(done.stdout, end="", flush=True)
-    return done.stdout.rpartition("loss ")[2].strip()
-
-
 def demo():
-    with tempfile.TemporaryDirectory(prefix="ckpt-megatron-") as scratch:
-        os.environ["LIBCKPT_RUNTIME_DIR"] = f"{scratch}/runtime"
-        directory = pathlib.Path(scratch) / "run"
-        try:
-            print("== two ranks, undisturbed")
-            whole = run(2, "--dir", f"{scratch}/whole", "--steps", 40)
-            print("== two ranks, one is killed")
-            same = run(2, "--dir", directory, "--steps", 40, "--kill-at", 27)
-            print("the loss is", "the same" if same == whole else "ANOTHER ONE")
-            print("== one rank goes on, from memory")
-            run(1, "--dir", directory, "--steps", 50)
-            print("folders:", *sorted(path.name for path in directory.glob("iter_*")))
-        finally:
-            _programs.run("ckpt", "stop", "--no-flush")
-    return same == whole
+    from demo import Demo, is_same, title
+
+    with Demo(__file__) as runs:
+        run = functools.partial(runs.ranks, result="loss ")
+        directory = runs.scratch / "run"
+        title("two ranks, undisturbed")
+        whole = run(2, "--dir", runs.scratch / "whole", "--steps", 40)
+        title("two ranks, one is killed")
+        killed = run(2, "--dir", directory, "--steps", 40, "--kill-at", 27)
+        is_right = is_same("loss is", whole, killed)
+        title("one rank goes on, from memory")
+        run(1, "--dir", directory, "--steps", 50)
+        print("folders:", *sorted(path.name for path in directory.glob("iter_*")))
+    return is_right
 
 
 if __name__ == "__main__":

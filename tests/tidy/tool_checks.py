@@ -69,7 +69,7 @@ def mutants_apply(tree):
 
 
 def compile_commands(root):
-    """Commands for all that clang compiles, in a build tree of its own; None: it cannot be made."""
+    """Commands for all that clang compiles, in a build tree of its own; None: there is no tree."""
     build = root / "build/tidy"
     steps = [[CMAKE, "--preset", "clang", "-B", str(build), "-DCKPT_BUILD_BENCH=ON",
               "-DCKPT_NVCC=OFF"],  # No build here makes nvcc's output.

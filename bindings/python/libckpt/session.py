@@ -50,7 +50,7 @@ class Session:
         """From now on the optimizers' parameters and state may be copied after a save returned.
 
         Each step of any optimizer waits for what is left first. When something else changes them
-        meanwhile, that capture is dropped and told by name, and they are copied before a save
+        meanwhile, that capture is dropped and logged by name, and they are copied before a save
         returns from then on. Takes what accelerate and Lightning make of an optimizer, too.
         """
         session = weakref.ref(self)
@@ -133,7 +133,7 @@ class Session:
             )
         with _turn.no_collection():
             flattened = self._replicas.flatten(step, items, self._allow_pickle, self._known)
-            pieces, metrics = _arrays.Arrays(more[0], flattened[1]), _metrics.told(step, more[1])
+            pieces, metrics = _arrays.Arrays(more[0], flattened[1]), _metrics.named(step, more[1])
             self._common.state(step, more[2], items, self._allow_pickle)
             return self._tensors.capture(step, flattened, pieces, always, wait, metrics)
 

@@ -153,8 +153,8 @@ class Gather:
         structure = targets.structure
         if structure is None:
             raise errors.Corruption(
-                f"restore step {answer['step']}: it does not tell what its tensors are parts of: "
-                "it was not saved by this package: the tensors are in its safetensors files"
+                f"restore step {answer['step']}: it does not say which items its tensors are parts "
+                "of: it was not saved by this package: the tensors are in its safetensors files"
             )
         self._owners = structure.pop(SHARES, {})
         if is_other:

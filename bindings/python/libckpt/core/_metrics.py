@@ -7,9 +7,9 @@ from libckpt.errors import CheckpointError
 logger = logging.getLogger("libckpt")
 
 
-def told(step, metrics):
-    """What a save was given: the numbers by name, or a function that returns them. Only a save that
-    is due calls it: it may have to wait for a GPU."""
+def named(step, metrics):
+    """The numbers by name: as given with a save, or by a function that was given instead. Only a
+    save that is due calls it: it may have to wait for a GPU."""
     if not callable(metrics):
         return metrics
     try:
@@ -24,11 +24,11 @@ def give(client, step, metrics):
     """For the save that follows. Bad ones are left out and logged: the save is worth more."""
     left_out = []
     try:
-        named = dict(metrics or {})
+        numbers = dict(metrics or {})
     except (TypeError, ValueError) as error:
-        named = {}
+        numbers = {}
         left_out.append(f"metrics={metrics!r:.100} are not numbers by name ({error})")
-    for name, value in named.items():
+    for name, value in numbers.items():
         try:
             if not isinstance(name, str):
                 raise TypeError("a name is text")

@@ -6,28 +6,28 @@ import zlib
 from libckpt import errors
 
 BLOB = "libckpt.items"
-TOLD_BYTES_MAX = 512  # For each tensor of a structure that is deflated where it has no room.
+TEXT_BYTES_MAX = 512  # For each tensor: a structure with more is not deflated to fit.
 BLOB_CAPACITY = 4 << 20  # For the structure, with what was pickled in it.
 
 
 class Structure:
     def __init__(self, client):
         self._client = client
-        self._deflated = (None, None)  # The newest structure that had no room, and what has.
+        self._deflated = (None, None)  # The newest structure that had no room, and its short form.
 
     def make_room(self):
-        """A Slot has room for it from the beginning."""
+        """Gives a Slot room for the structure from the beginning."""
         if self._client.blob(BLOB) is None:
             self._client.set_blob(BLOB, b"")
 
     def set(self, structure):
-        """The structure of the next capture, as text."""
+        """Sets the structure of the next capture, a text; deflates it where there is no room."""
         content = structure.encode()
         try:
             try:
                 self._client.set_blob(BLOB, content)
             except errors.Exhausted:
-                if len(content) > content.count(b'"t":"') * TOLD_BYTES_MAX:
+                if len(content) > content.count(b'"t":"') * TEXT_BYTES_MAX:
                     raise  # It is not for the tensors, whose names are much alike.
                 if self._deflated[0] != content:
                     self._deflated = (content, zlib.compress(content, 1))
@@ -44,7 +44,7 @@ class Structure:
 
 
 def parsed(content):
-    """The items that the tensors of a step are parts of; none: its blob does not say."""
+    """The items of a step, whose parts its tensors are; None: its blob does not say."""
     if not content:
         return None
     try:
