@@ -81,16 +81,17 @@ struct Rank {
 };
 
 Task<void> read_good_chunk(Work& work, Rank& rank, std::size_t index, std::span<std::byte> bytes) {
-  const TransferHooks no_hooks;
+  const TransferHooks& hooks = work.order.hooks;
+  if (hooks.before_transfer) CKPT_CO_CHECK(co_await hooks.before_transfer(bytes.size()));
   if (rank.own) {
-    const Status own = co_await rank.own->read_chunk(index, bytes, no_hooks);
+    const Status own = co_await rank.own->read_chunk(index, bytes, hooks);
     if (own) co_return Status();
   }
   if (!rank.other) {
     const ShardPlace place = shard_place(work.order.source, work.source->shards[rank.shard.rank]);
     CKPT_CO_TRY(rank.other, co_await ShardFiles::open(work.files, place, rank.record));
   }
-  Status read = co_await rank.other->read_chunk(index, bytes, no_hooks);
+  Status read = co_await rank.other->read_chunk(index, bytes, hooks);
   co_return read;
 }
 
@@ -147,10 +148,9 @@ Task<void> write_packed(Work& work, const format::ManifestShard& shard, std::siz
   work.replacements.push_back(work.begin(shard, stored.name));
   Replacement& made = work.replacements.back();
   const std::string from = os::join(shard_directory(work.order.source, other), stored.name);
-  const TransferHooks no_hooks;
   CKPT_CO_TRY(auto file, co_await begin_packed_copy(work.files, from,
                                                     work.is_in_bucket() ? made.path : made.aside,
-                                                    stored, no_hooks));
+                                                    stored, work.order.hooks));
   if (work.is_in_bucket()) {
     made.file = std::move(file);
     co_return Status();
@@ -249,7 +249,8 @@ Task<void> write_all_aside(Work& work, const CheckpointReport& report) {
 
 Task<std::vector<std::string>> repair_checkpoint(os::FileSystem& files, RepairOrder order) {
   // Step 1.
-  CKPT_CO_TRY(const CheckpointReport report, co_await verify_checkpoint(files, order.directory));
+  CKPT_CO_TRY(const CheckpointReport report,
+              co_await verify_checkpoint(files, order.directory, order.hooks));
   std::vector<std::string> names;
   if (report.is_good()) co_return names;
   auto source = co_await read_manifest_at(files, order.source);
