@@ -140,6 +140,10 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
       "Examples:\n  ckpt doctor\n  LIBCKPT_CONFIG=job.conf ckpt doctor --dir /ckpt/gpt2");
 }
 
+constexpr const char* checkpoint_help =
+    "One checkpoint (step-...), a directory of them, or memory:JOB: the newest step in a job's "
+    "memory";
+
 constexpr const char* names_help =
     "Only tensors whose names match; as in the shell, and * goes over dots. May be repeated";
 
@@ -150,20 +154,24 @@ void add_names(CLI::App* command, std::vector<std::string>& names) {
 
 void add_inspect(CLI::App& app, Commands& commands, Arguments& arguments) {
   InspectOptions& given = arguments.inspect;
-  CLI::App* command =
-      subcommand(app, commands, arguments, "inspect", "List the tensors of a checkpoint",
-                 [](const Arguments& all) { return inspect(all.inspect); });
-  command->add_option("PATH", given.path, "One checkpoint (step-...), or a directory of them")
-      ->required();
+  CLI::App* command = subcommand(app, commands, arguments, "inspect",
+                                 "List the tensors of a checkpoint", [](const Arguments& all) {
+                                   InspectOptions options = all.inspect;
+                                   options.runtime_dir = all.runtime_dir;
+                                   return inspect(options);
+                                 });
+  command->add_option("PATH", given.path, checkpoint_help)->required();
+  add_runtime_dir(command, arguments);
   add_names(command, given.names);
   command->add_flag("--pieces", given.pieces, "Also list each rank's piece of each tensor");
   command->footer(
       "Shows names, types, shapes and sizes, which ranks have what, and the blobs (what is no\n"
       "tensor). For a directory it shows the newest whole checkpoint. Reads descriptions, and not\n"
-      "the tensors. Needs no daemon. With --json each part has its place.\n\n"
+      "the tensors. With --json each part has its place.\n\n"
       "Examples:\n  ckpt inspect /ckpt/gpt2\n"
       "  ckpt inspect /ckpt/gpt2/step-000000900 --names 'model.*' --pieces\n"
-      "  ckpt inspect /ckpt/gpt2 --json | jq -r '.tensors[].name'");
+      "  ckpt inspect /ckpt/gpt2 --json | jq -r '.tensors[].name'\n"
+      "  ckpt inspect memory:gpt2");
 }
 
 void add_export(CLI::App& app, Commands& commands, Arguments& arguments) {
@@ -173,10 +181,10 @@ void add_export(CLI::App& app, Commands& commands, Arguments& arguments) {
                                  [](const Arguments& all) {
                                    ExportOptions options = all.exported;
                                    options.json = all.json;
+                                   options.runtime_dir = all.runtime_dir;
                                    return export_tensors(options);
                                  });
-  command->add_option("PATH", given.path, "One checkpoint (step-...), or a directory of them")
-      ->required();
+  command->add_option("PATH", given.path, checkpoint_help)->required();
   command->add_option("OUT", given.out, "The file to write; with hf and dcp the directory")
       ->required();
   command
@@ -198,12 +206,16 @@ void add_export(CLI::App& app, Commands& commands, Arguments& arguments) {
   command->add_flag("--copy-tied", given.copy_tied,
                     "Write a tensor of several names under each; default: once");
   command->add_flag("--force", given.force, "Replace what is there");
+  add_runtime_dir(command, arguments);
   command->footer(
       "Puts the pieces of all ranks together, and verifies every chunk that it reads. Types stay\n"
       "as they are. A tensor that does not lie in row-major order is written in that order. Of a\n"
-      "directory it takes the newest whole checkpoint. Needs no daemon, and some 400 MB of "
-      "memory.\n"
-      "\n"
+      "directory it takes the newest whole checkpoint. Needs some 400 MB of memory.\n\n"
+      "memory:JOB, or memory:JOB/step-000000900, is a step in the memory of a job that this\n"
+      "machine's daemon serves; with several nodes, ask the one that coordinates the job. "
+      "Training\n"
+      "goes on, and takes the memory of an older step when it needs it: then the command fails,\n"
+      "and leaves nothing.\n\n"
       "Of tied tensors one name is written, and the metadata has the other, as\n"
       "safetensors.torch.save_model does; with --format torch and dcp both are there and share\n"
       "their bytes.\n"
@@ -217,6 +229,7 @@ void add_export(CLI::App& app, Commands& commands, Arguments& arguments) {
       "  ckpt export /ckpt/gpt2 model.pt --format torch --strip model.\n"
       "  ckpt export /ckpt/llama/step-000000900 llama-hf --format hf --strip model.\n"
       "  ckpt export /ckpt/gpt2 gpt2-dcp --format dcp\n"
+      "  ckpt export memory:gpt2 now.safetensors --strip model.\n"
       "then in Python:\n"
       "  model.load_state_dict(safetensors.torch.load_file(\"model.safetensors\"))\n"
       "  model.load_state_dict(torch.load(\"model.pt\", weights_only=True))\n"
@@ -225,21 +238,26 @@ void add_export(CLI::App& app, Commands& commands, Arguments& arguments) {
 
 void add_diff(CLI::App& app, Commands& commands, Arguments& arguments) {
   DiffOptions& given = arguments.diff;
-  CLI::App* command = subcommand(app, commands, arguments, "diff",
-                                 "Compare the tensors and blobs of two checkpoints",
-                                 [](const Arguments& all) { return diff(all.diff); });
-  command->add_option("A", given.one, "One checkpoint (step-...), or a directory of them")
-      ->required();
+  CLI::App* command =
+      subcommand(app, commands, arguments, "diff",
+                 "Compare the tensors and blobs of two checkpoints", [](const Arguments& all) {
+                   DiffOptions options = all.diff;
+                   options.runtime_dir = all.runtime_dir;
+                   return diff(options);
+                 });
+  command->add_option("A", given.one, checkpoint_help)->required();
   command->add_option("B", given.other, "Another one")->required();
+  add_runtime_dir(command, arguments);
   add_names(command, given.names);
   command->footer(
       "Any number of ranks may have saved each: tensors are compared as wholes. Says how many\n"
       "elements differ, and by how much at most; elements differ if their bytes do. Blobs (what "
       "is\n"
       "no tensor) are compared if as many ranks saved both. Exits with 0 if all is the same, and\n"
-      "with 1 if something differs or cannot be read. Needs no daemon.\n\n"
+      "with 1 if something differs or cannot be read.\n\n"
       "Examples:\n  ckpt diff /ckpt/gpt2/step-000000800 /ckpt/gpt2/step-000000900\n"
-      "  ckpt diff /ckpt/before /ckpt/after --names 'model.*' --json");
+      "  ckpt diff /ckpt/before /ckpt/after --names 'model.*' --json\n"
+      "  ckpt diff /ckpt/gpt2 memory:gpt2");
 }
 
 std::string message_of(const Error& error) {

@@ -47,7 +47,8 @@ Result<Outcome> collect_garbage(const GcOptions& given);
 struct CopyOptions {
   std::string from;
   std::string to;
-  bool json = false;  // Then there is no progress on standard error.
+  std::string runtime_dir;  // Of the daemon whose memory FROM may name; so in the next ones.
+  bool json = false;        // Then there is no progress on standard error.
 };
 // Brings one checkpoint into another directory, verified and resumable.
 Result<Outcome> copy(const CopyOptions& given);
@@ -65,6 +66,7 @@ Result<Outcome> import_tensors(const ImportOptions& given);
 
 struct InspectOptions {
   std::string path;
+  std::string runtime_dir;
   std::vector<std::string> names;  // Globs; none: all.
   bool pieces = false;             // In the text; the JSON has them always.
 };
@@ -72,6 +74,7 @@ Result<Outcome> inspect(const InspectOptions& given);
 
 struct ExportOptions {
   std::string path;
+  std::string runtime_dir;
   std::string out;
   std::string format;  // "safetensors", "torch", "hf", "dcp".
   std::string max_shard_size;
@@ -86,6 +89,7 @@ Result<Outcome> export_tensors(const ExportOptions& given);
 
 struct DiffOptions {
   std::string one, other;
+  std::string runtime_dir;
   std::vector<std::string> names;
 };
 Result<Outcome> diff(const DiffOptions& given);

@@ -6,6 +6,7 @@
 #include "base/random.hpp"
 #include "bucket/place.hpp"
 #include "cli/commands.hpp"
+#include "cli/memory_copy.hpp"
 #include "cli/same_place.hpp"
 #include "cli/signal_watch.hpp"
 #include "cli/stored_step.hpp"
@@ -55,8 +56,62 @@ Status check_places(const CopyOptions& given, const std::string& run) {
 std::uint64_t bytes_of(const StoredStep& step) {
   std::uint64_t bytes = 0;
   for (std::uint32_t rank = 0; rank < step.shards->shard_count(); ++rank)
-    bytes += step.manifest->shards[rank].slot_bytes;
+    bytes += step.memory ? step.shards->record(rank).bytes : step.manifest->shards[rank].slot_bytes;
   return bytes;
+}
+
+struct Moved {
+  std::uint64_t copied_bytes = 0, found_bytes = 0;
+};
+
+Outcome told(const StoredStep& step, const CopyOptions& given, const storage::Copied& copied,
+             const Moved& moved) {
+  Outcome outcome;
+  const std::string path = os::join(given.to, copied.name);
+  outcome.json = {{"from", step.directory},          {"to", path},
+                  {"job", step.manifest->job},       {"step", number(step.manifest->at.step)},
+                  {"was_there", copied.was_there},   {"bytes_copied", moved.copied_bytes},
+                  {"bytes_found", moved.found_bytes}};
+  outcome.text = fmt::format(
+      "{}: {} is {}", title_of(*step.manifest), printable(path),
+      copied.was_there ? "there already, and whole"
+                       : fmt::format("whole, {} copied", arena::human_bytes(moved.copied_bytes)));
+  if (moved.found_bytes > 0)
+    outcome.text += fmt::format(", {} found there", arena::human_bytes(moved.found_bytes));
+  outcome.text += "\n";
+  return outcome;
+}
+
+// Its job stores steps in its own places by itself.
+Status check_not_its_own(const StoredStep& step, const CopyOptions& given) {
+  const std::string& own = step.memory->directory();
+  if (own.empty() || !is_same_place(own, given.to)) return {};
+  return fail(Errc::invalid_argument,
+              fmt::format("copy {} to {}: the job stores its steps there by itself "
+                          "(save_storage_interval, or a save that waits for `durable`)",
+                          given.from, given.to));
+}
+
+Result<Outcome> copy_memory(Workplace& workplace, const std::shared_ptr<StoredStep>& step,
+                            const CopyOptions& given) {
+  CKPT_CHECK(check_not_its_own(*step, given));
+  MemoryCopyOrder order;
+  order.attempt = random_from_system();
+  const SignalWatch watch;
+  order.is_cancelled = SignalWatch::has_signal;
+  std::optional<Progress> progress(std::in_place, bytes_of(*step), !given.json);
+  Moved moved;
+  order.done = [&](std::uint64_t bytes) {
+    moved.copied_bytes += bytes;
+    progress->add(bytes);
+  };
+  const storage::Site target(workplace.files(), workplace.clock(), given.to);
+  const auto copied = workplace.run(copy_from_memory(target, step, std::move(order)));
+  progress.reset();
+  if (!copied) return fail(Error(copied.error()));
+  Outcome outcome = told(*step, given, *copied, moved);
+  outcome.json["abandoned"] = false;
+  return outcome;
 }
 
 Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep>& step,
@@ -74,9 +129,9 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
   const SignalWatch watch;
   order.is_cancelled = SignalWatch::has_signal;
   std::optional<Progress> progress(std::in_place, bytes_of(*step), !given.json);
-  std::uint64_t copied_bytes = 0, found_bytes = 0;
+  Moved moved;
   order.done = [&](std::uint64_t bytes, bool was_there) {
-    (was_there ? found_bytes : copied_bytes) += bytes;
+    (was_there ? moved.found_bytes : moved.copied_bytes) += bytes;
     progress->add(bytes);
   };
   const storage::Site target(workplace.files(), workplace.clock(), given.to);
@@ -93,19 +148,8 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
     auto status = workplace.run(explain(workplace.files(), step, std::move(error)));
     return fail(std::move(status).error());
   }
-  Outcome outcome;
-  const std::string path = os::join(given.to, copied->name);
-  outcome.json = {{"from", step->directory},        {"to", path},
-                  {"job", step->manifest->job},     {"step", number(step->manifest->at.step)},
-                  {"was_there", copied->was_there}, {"bytes_copied", copied_bytes},
-                  {"bytes_found", found_bytes},     {"abandoned", is_abandoned}};
-  outcome.text = fmt::format(
-      "{}: {} is {}", title_of(*step->manifest), printable(path),
-      copied->was_there ? "there already, and whole"
-                        : fmt::format("whole, {} copied", arena::human_bytes(copied_bytes)));
-  if (found_bytes > 0)
-    outcome.text += fmt::format(", {} found there", arena::human_bytes(found_bytes));
-  outcome.text += "\n";
+  Outcome outcome = told(*step, given, *copied, moved);
+  outcome.json["abandoned"] = is_abandoned;
   if (is_abandoned)
     outcome.text +=
         "A restore to an older step has abandoned it: name the copy itself to load it.\n";
@@ -115,10 +159,15 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
 }  // namespace
 
 Result<Outcome> copy(const CopyOptions& given) {
+  if (is_memory_path(given.to))
+    return fail(Errc::invalid_argument,
+                fmt::format("copy to {}: a job's memory is filled by the job's own saves, and by "
+                            "its restore of what lies in its directory: copy there",
+                            given.to));
   CKPT_CHECK(check_places(given, {}));
   Workplace workplace;
-  return use_stored_step(workplace, given.from, [&](const std::shared_ptr<StoredStep>& step) {
-    return copy_step(workplace, step, given);
+  return use_stored_step(workplace, given.from, given.runtime_dir, [&](const auto& step) {
+    return step->memory ? copy_memory(workplace, step, given) : copy_step(workplace, step, given);
   });
 }
 

@@ -62,8 +62,10 @@ Task<void> send(os::LocalConnection& connection, control::Message message, Time 
   co_return Status();
 }
 
+}  // namespace
+
 // Steps 1 and 2.
-Task<os::LocalConnection> connect(Clock& clock, os::RuntimeDirectory directory) {
+Task<os::LocalConnection> connect_daemon(Clock& clock, os::RuntimeDirectory directory) {
   const Time deadline = clock.after(hello_time), socket_by = clock.after(socket_time);
   auto connected = co_await os::connect_local(clock, directory.socket(), deadline);
   while (!connected) {
@@ -94,6 +96,8 @@ Task<os::LocalConnection> connect(Clock& clock, os::RuntimeDirectory directory) 
   co_return std::move(connection);
 }
 
+namespace {
+
 // Step 3.
 Task<control::Answer> ask(Clock& clock, os::LocalConnection& connection, control::Message question,
                           Duration time) {
@@ -112,7 +116,7 @@ Task<control::Answer> ask(Clock& clock, os::LocalConnection& connection, control
 
 Task<control::Answer> connect_and_ask(Clock& clock, os::RuntimeDirectory directory,
                                       control::Message question, Duration time) {
-  CKPT_CO_TRY(auto connection, co_await connect(clock, directory));
+  CKPT_CO_TRY(auto connection, co_await connect_daemon(clock, directory));
   CKPT_CO_TRY(auto answer, co_await ask(clock, connection, std::move(question), time));
   co_return std::move(answer);
 }
@@ -148,7 +152,7 @@ DetachedTask tell_when_slow(Clock& clock, Duration deadline, std::weak_ptr<void>
 
 Task<control::Answer> stop(Clock& clock, os::RuntimeDirectory directory, Duration deadline,
                            bool flush) {
-  CKPT_CO_TRY(auto connection, co_await connect(clock, directory));
+  CKPT_CO_TRY(auto connection, co_await connect_daemon(clock, directory));
   CKPT_CO_TRY(auto process, connection.peer_process());
   control::Stop question;
   question.deadline = std::chrono::duration_cast<std::chrono::milliseconds>(deadline);
@@ -167,18 +171,20 @@ Task<control::Answer> stop(Clock& clock, os::RuntimeDirectory directory, Duratio
 
 }  // namespace
 
+Result<os::RuntimeDirectory> daemon_directory(const std::string& runtime_dir) {
+  auto directory = os::RuntimeDirectory::find(runtime_dir);
+  if (directory || directory.error().code() != Errc::not_found) return directory;
+  return fail(Errc::not_found, directory.error().text() +
+                                   ", so no daemon runs there. --runtime-dir or "
+                                   "LIBCKPT_RUNTIME_DIR names another one");
+}
+
 Result<control::Answer> ask_daemon(const std::string& runtime_dir, control::Message question,
                                    Duration time) {
-  auto directory = os::RuntimeDirectory::find(runtime_dir);
-  if (!directory) {
-    if (directory.error().code() != Errc::not_found) return fail(std::move(directory).error());
-    return fail(Errc::not_found, directory.error().text() +
-                                     ", so no daemon runs there. --runtime-dir or "
-                                     "LIBCKPT_RUNTIME_DIR names another one");
-  }
+  CKPT_TRY(const auto directory, daemon_directory(runtime_dir));
   Workplace workplace;
-  CKPT_TRY(auto answer, workplace.run(connect_and_ask(workplace.clock(), *directory,
-                                                      std::move(question), time)));
+  CKPT_TRY(auto answer,
+           workplace.run(connect_and_ask(workplace.clock(), directory, std::move(question), time)));
   if (!answer.result) return fail(std::move(answer.result).error());
   return answer;
 }

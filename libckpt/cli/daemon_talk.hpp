@@ -8,6 +8,7 @@
 
 #include "cli/command.hpp"
 #include "cli/workplace.hpp"
+#include "os/local_connection.hpp"
 #include "os/runtime_directory.hpp"
 #include "wire/control_message.hpp"
 
@@ -16,8 +17,14 @@ namespace ckpt::cli {
 // A healthy daemon answers in milliseconds.
 inline constexpr Duration answer_time = std::chrono::seconds(15);
 
-// Errors: not_found (no daemon runs; says what to do), unavailable (it does not answer),
-// version_mismatch, and the daemon's own answer.
+// Where the daemon of this directory runs; empty: this user's. Errors: not_found (nowhere; says
+// what to do), invalid_argument.
+Result<os::RuntimeDirectory> daemon_directory(const std::string& runtime_dir);
+// A connection that has exchanged hellos. Errors: not_found (no daemon runs; says what to do),
+// unavailable (it does not answer), version_mismatch.
+Task<os::LocalConnection> connect_daemon(Clock& clock, os::RuntimeDirectory directory);
+
+// Errors: those of the two above, and the daemon's own answer.
 Result<wire::control::Answer> ask_daemon(const std::string& runtime_dir,
                                          wire::control::Message question, Duration time);
 

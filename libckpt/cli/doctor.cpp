@@ -7,6 +7,7 @@
 #include "cli/commands.hpp"
 #include "cli/doctor_checks.hpp"
 #include "cli/table.hpp"
+#include "cli/terminal.hpp"
 
 namespace ckpt::cli {
 
@@ -92,8 +93,8 @@ Result<Outcome> doctor(const DoctorOptions& asked) {
         {{"name", option.name}, {"value", option.value}, {"origin", origin}});
     table.add({option.name, option.value.empty() ? "-" : option.value, origin});
   }
-  outcome.text =
-      fmt::format("libckpt {}\n\n{}\n{}", CKPT_VERSION_STRING, to_text(findings), table.to_text(0));
+  outcome.text = fmt::format("libckpt {}\n\n{}\n{}", CKPT_VERSION_STRING, to_text(findings),
+                             table.to_text(0, text_width()));
   return outcome;
 }
 

@@ -37,8 +37,6 @@ constexpr std::uint64_t descriptors_wanted = 4096;
 constexpr Duration lookup_time = std::chrono::seconds(10);
 // Less room than this holds no real checkpoint.
 constexpr std::uint64_t free_bytes_wanted = 1 * GiB;
-// One of io_uring's registered buffers, which pin memory against this limit.
-constexpr std::uint64_t locked_bytes_wanted = 1 * GiB;
 
 std::string limit_text(std::uint64_t bytes) {
   return bytes == os::unlimited ? "unlimited" : human_bytes(bytes);
@@ -65,12 +63,10 @@ Finding check_memory(const Options& options) {
 Finding check_locked_memory() {
   const auto limit = os::limit_values(os::Limit::locked_memory);
   if (!limit) return {"locked memory", Grade::trouble, limit.error().text(), ""};
-  const std::string text = fmt::format("limit {}, may be raised to {}", limit_text(limit->soft),
-                                       limit_text(limit->hard));
-  if (limit->hard >= locked_bytes_wanted) return {"locked memory", Grade::good, text, ""};
-  return {"locked memory", Grade::note, text,
-          "storage works without it, a little slower; `ulimit -l unlimited`, or LimitMEMLOCK= of "
-          "the service, lifts it"};
+  const std::string text =
+      fmt::format("limit {}, may be raised to {}; files are written without any",
+                  limit_text(limit->soft), limit_text(limit->hard));
+  return {"locked memory", Grade::good, text, ""};
 }
 
 Finding check_descriptors() {

@@ -171,9 +171,10 @@ Result<Outcome> export_step(Workplace& workplace, const std::shared_ptr<StoredSt
 }  // namespace
 
 Result<Outcome> export_tensors(const ExportOptions& given) {
+  CKPT_CHECK(refuse_memory_path(given.out, "export to"));
   CKPT_TRY(const ExportWish wish, wish_of(given));
   Workplace workplace;
-  return use_stored_step(workplace, given.path, [&](const std::shared_ptr<StoredStep>& step) {
+  return use_stored_step(workplace, given.path, given.runtime_dir, [&](const auto& step) {
     return export_step(workplace, step, given, wish);
   });
 }

@@ -16,6 +16,7 @@
 #include "cli/commands.hpp"
 #include "cli/daemon_talk.hpp"
 #include "cli/json_read.hpp"
+#include "cli/memory_step.hpp"
 #include "cli/same_place.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
@@ -201,6 +202,7 @@ Outcome told(const GcOptions& given, const Plan& plan) {
 Result<Outcome> collect_garbage(const GcOptions& given) {
   if (given.dir.empty())
     return fail(Errc::invalid_argument, "collect garbage in \"\": name the directory");
+  CKPT_CHECK(refuse_memory_path(given.dir, "collect garbage in"));
   Workplace workplace;
   const storage::Site site(workplace.files(), workplace.clock(), given.dir);
   CKPT_TRY(const Plan plan, plan_for(workplace, site, given));

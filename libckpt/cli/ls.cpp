@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "arena/arena_limits.hpp"
 #include "cli/commands.hpp"
+#include "cli/memory_step.hpp"
 #include "cli/storage_read.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
@@ -23,6 +26,14 @@ Json to_json(const storage::Checkpoint& checkpoint) {
           {"abandoned", checkpoint.is_abandoned}};
 }
 
+// As a directory of a job has them. Its name is then said once: it may be as long as a line.
+bool is_of_one_job(const storage::Catalog& catalog) {
+  const auto& all = catalog.checkpoints;
+  return !all.empty() && std::ranges::all_of(all, [&](const storage::Checkpoint& each) {
+    return each.job == all.front().job;
+  });
+}
+
 Result<Outcome> list_one(Workplace& workplace, const std::string& directory) {
   CKPT_TRY(const auto catalog, read_directory(workplace, directory));
   Outcome outcome;
@@ -31,18 +42,21 @@ Result<Outcome> list_one(Workplace& workplace, const std::string& directory) {
   outcome.json["checkpoints"] = Json::array();
   const storage::Checkpoint* newest = newest_living(catalog);
   if (newest != nullptr) outcome.json["newest"] = newest->name;
-  Table table("lrrlrrll",
-              {"NAME", "STEP", "TIMELINE", "JOB", "RANKS", "SIZE", "CREATED (UTC)", "STATE"});
+  Table table("lrrrrlll",
+              {"NAME", "STEP", "TIMELINE", "RANKS", "SIZE", "CREATED (UTC)", "STATE", "JOB"});
+  const bool are_of_one_job = is_of_one_job(catalog);
   for (const storage::Checkpoint& checkpoint : catalog.checkpoints) {
     outcome.json["checkpoints"].push_back(to_json(checkpoint));
     table.add({checkpoint.name, std::to_string(number(checkpoint.at.step)),
-               std::to_string(checkpoint.at.timeline), checkpoint.job,
-               std::to_string(checkpoint.world_size), arena::human_bytes(checkpoint.bytes),
-               human_date(checkpoint.created_unix_seconds),
-               checkpoint.is_abandoned ? "abandoned" : "published"});
+               std::to_string(checkpoint.at.timeline), std::to_string(checkpoint.world_size),
+               arena::human_bytes(checkpoint.bytes), human_date(checkpoint.created_unix_seconds),
+               checkpoint.is_abandoned ? "abandoned" : "published",
+               are_of_one_job ? "" : checkpoint.job});
   }
-  outcome.text = table.is_empty() ? fmt::format("No checkpoint in {}\n", printable(directory))
-                                  : table.to_text(0, text_width());
+  if (table.is_empty()) outcome.text = fmt::format("No checkpoint in {}\n", printable(directory));
+  if (are_of_one_job)
+    outcome.text = fmt::format("job {}\n", printable(catalog.checkpoints.front().job));
+  if (!table.is_empty()) outcome.text += table.to_text(0, text_width());
   outcome.json["rejected"] = cli::to_json(catalog.rejected);
   outcome.text += describe(catalog.rejected);
   outcome.is_trouble = newest == nullptr || has_damaged(catalog.rejected);
@@ -68,6 +82,7 @@ Outcome list_all(Workplace& workplace, const char* key,
 }  // namespace
 
 Result<Outcome> list(const std::string& directory) {
+  CKPT_CHECK(refuse_memory_path(directory, "list"));
   Workplace workplace;
   CKPT_TRY(const storage::Places places, storage::parse_places(directory));
   if (places.second) return list_all(workplace, "places", places.directories());

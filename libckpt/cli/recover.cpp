@@ -4,6 +4,7 @@
 #include "cli/daemon_talk.hpp"
 #include "cli/json_read.hpp"
 #include "cli/table.hpp"
+#include "cli/terminal.hpp"
 
 namespace ckpt::cli {
 
@@ -37,7 +38,7 @@ std::string describe(const Json& job) {
     table.add({number_in(candidate, "timeline"), number_in(candidate, "step"),
                flag_in(candidate, "in_memory") ? "yes" : "no", text_in(candidate, "verdict")});
   }
-  if (!table.is_empty()) text += table.to_text(2);
+  if (!table.is_empty()) text += table.to_text(2, text_width());
   return text;
 }
 

@@ -5,6 +5,7 @@
 #include "base/random.hpp"
 #include "bucket/place.hpp"
 #include "cli/commands.hpp"
+#include "cli/memory_step.hpp"
 #include "cli/signal_watch.hpp"
 #include "cli/storage_read.hpp"
 #include "cli/table.hpp"
@@ -78,6 +79,7 @@ bool needs_repair(Workplace& workplace, const std::string& directory) {
 
 Result<Outcome> repair(const RepairOptions& given) {
   const std::string path = without_slash(given.path), from = without_slash(given.from);
+  for (const std::string& place : {path, from}) CKPT_CHECK(refuse_memory_path(place, "repair"));
   if (from.empty())
     return fail(Errc::invalid_argument,
                 fmt::format("repair {}: name the other copy with --from", path));

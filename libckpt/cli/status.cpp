@@ -7,10 +7,14 @@
 #include "cli/daemon_talk.hpp"
 #include "cli/json_read.hpp"
 #include "cli/table.hpp"
+#include "cli/terminal.hpp"
 
 namespace ckpt::cli {
 
 namespace {
+
+// Of the steps that memory does not have: what `ckpt ls` is for.
+constexpr std::size_t stored_steps_shown = 3;
 
 std::string bytes_in(const Json& object, const char* member) {
   return arena::human_bytes(count_in(object, member));
@@ -59,7 +63,7 @@ std::string nodes_of(const Json& job) {
     table.add({name, text_in(node, "failure_domain"), text_in(node, "address"),
                flag_in(node, "live") ? "yes" : "NO", loss_of(job, name)});
   }
-  return table.to_text(2);
+  return table.to_text(2, text_width());
 }
 
 std::string ranks_of(const Json& job) {
@@ -69,7 +73,7 @@ std::string ranks_of(const Json& job) {
                flag_in(rank, "attached") ? text_in(rank, "phase") : "trainer is gone",
                number_in(rank, "timeline"), number_in(rank, "last_seen")});
   }
-  return table.is_empty() ? "" : "\n" + table.to_text(2);
+  return table.is_empty() ? "" : "\n" + table.to_text(2, text_width());
 }
 
 bool is_short_of_trainers(const Json& job) {
@@ -95,7 +99,9 @@ std::string copies_of(const Json& step) {
 
 std::string steps_of(const Json& job) {
   Table table("rrlll", {"STEP", "TIMELINE", "LEVEL", "IN MEMORY", "ON STORAGE"});
+  std::size_t only_stored = 0;
   for (const Json& step : list_in(job, "steps")) {
+    if (count_in(step, "ranks_in_memory") == 0 && ++only_stored > stored_steps_shown) continue;
     const std::string level = text_in(step, "level");
     const std::string memory =
         fmt::format("{} of {}, {}", number_in(step, "ranks_in_memory"),
@@ -104,18 +110,35 @@ std::string steps_of(const Json& job) {
                flag_in(step, "abandoned") ? level + ", abandoned" : level, memory,
                flag_in(step, "on_storage") ? "yes" : "no"});
   }
-  return table.is_empty() ? "" : "\n" + table.to_text(2);
+  if (table.is_empty()) return "";
+  std::string text = "\n" + table.to_text(2, text_width());
+  if (only_stored > stored_steps_shown)
+    text += fmt::format("  and {} on storage: `ckpt ls` lists them\n",
+                        counted(std::to_string(only_stored - stored_steps_shown), "older step"));
+  return text;
 }
 
+// Those that are alike share a line.
 std::string slots_of(const Json& job) {
-  Table table("llrrr", {"SLOT OF", "STATE", "STEP", "TIMELINE", "SIZE"});
+  std::vector<std::pair<std::vector<std::string>, std::size_t>> rows;
   for (const Json& slot : list_in(job, "slots")) {
-    table.add(
-        {fmt::format("rank {}{}", number_in(slot, "rank"), flag_in(slot, "own") ? "" : ", a copy"),
-         text_in(slot, "state"), number_in(slot, "step"), number_in(slot, "timeline"),
-         bytes_in(slot, "bytes")});
+    std::vector<std::string> row = {
+        fmt::format("rank {}{}", number_in(slot, "rank"), flag_in(slot, "own") ? "" : ", a copy"),
+        text_in(slot, "state"), number_in(slot, "step"), number_in(slot, "timeline"),
+        bytes_in(slot, "bytes")};
+    const auto known = std::ranges::find(rows, row, &decltype(rows)::value_type::first);
+    if (known == rows.end()) {
+      rows.emplace_back(std::move(row), 1);
+    } else {
+      ++known->second;
+    }
   }
-  return table.is_empty() ? "" : "\n" + table.to_text(2);
+  Table table("llrrrl", {"SLOT OF", "STATE", "STEP", "TIMELINE", "SIZE", ""});
+  for (auto& [row, count] : rows) {
+    row.push_back(count > 1 ? fmt::format("{} of these", count) : "");
+    table.add(std::move(row));
+  }
+  return table.is_empty() ? "" : "\n" + table.to_text(2, text_width());
 }
 
 std::string limit_of(const Json& giving_way, const char* what, const char* rate,
@@ -185,7 +208,7 @@ std::string healed_of(const Json& job) {
 
 std::string describe(const Json& job) {
   std::string text =
-      fmt::format("\njob {}: node {}, {}, committed {}, on storage {}\n  directory: {}\n",
+      fmt::format("\njob {}: node {}, {}\n  committed {}, on storage {}\n  directory: {}\n",
                   printable(text_in(job, "job")), printable(text_in(job, "node")),
                   counted(number_in(job, "world_size"), "rank"), step_text(job, "committed"),
                   step_text(job, "durable"),

@@ -8,6 +8,7 @@
 #include "storage/catalog.hpp"
 #include "storage/places.hpp"
 #include "storage/search.hpp"
+#include "storage/step_directory.hpp"
 
 namespace ckpt::cli {
 
@@ -50,6 +51,21 @@ Task<std::shared_ptr<StoredStep>> open_at(os::FileSystem& files, std::string dir
   co_return step;
 }
 
+Task<std::shared_ptr<StoredStep>> open_in_memory(Clock& clock, std::string path,
+                                                 std::string runtime_dir) {
+  const auto step = std::make_shared<StoredStep>();
+  CKPT_CO_TRY(MemoryPath parsed, parse_memory_path(path));
+  const std::string job = parsed.job;
+  CKPT_CO_TRY(step->memory,
+              co_await MemoryStep::open(clock, std::move(runtime_dir), std::move(parsed)));
+  step->manifest = step->memory->manifest();
+  step->directory = fmt::format("{}{}/{}", memory_prefix, job,
+                                storage::step_directory_name(step->manifest->at.step));
+  CKPT_CO_TRY(step->shards, co_await gather::KnownShards::read(*step->memory));
+  step->tensors = gather::list_tensors(*step->shards);
+  co_return step;
+}
+
 // The first whole one. Errors: `first`, or that of the first one.
 Task<std::shared_ptr<StoredStep>> open_first(os::FileSystem& files,
                                              std::vector<std::string> directories,
@@ -75,7 +91,11 @@ Task<std::shared_ptr<StoredStep>> open_first(os::FileSystem& files,
 }  // namespace
 
 Task<std::shared_ptr<StoredStep>> open_stored_step(os::FileSystem& files, Clock& clock,
-                                                   std::string path) {
+                                                   std::string path, std::string runtime_dir) {
+  if (is_memory_path(path)) {
+    auto opened = co_await open_in_memory(clock, std::move(path), std::move(runtime_dir));
+    co_return opened;
+  }
   path = without_slash(std::move(path));
   CKPT_CO_TRY(const storage::Places places, storage::parse_places(path));
   if (!places.second) CKPT_CO_CHECK(co_await check_there(files, path));
@@ -100,6 +120,7 @@ std::string title_of(const format::Manifest& manifest) {
 }
 
 Task<void> explain(os::FileSystem& files, std::shared_ptr<StoredStep> step, Error error) {
+  if (step->memory) co_return fail(std::move(error));
   const storage::Checkpoint seen = storage::describe(*step->manifest, step->directory);
   const std::string path = os::join(step->directory, ".");
   const auto asked = co_await storage::has_gone(files, path, seen);

@@ -1,5 +1,5 @@
-// StoredStep: a checkpoint on storage with all that is known of its tensors, for `inspect`,
-// `export` and `diff`.
+// StoredStep: a checkpoint on storage, or a step in the memory of a job, with all that is known of
+// its tensors, for `inspect`, `export`, `diff` and `cp`.
 #pragma once
 
 #include <map>
@@ -9,6 +9,7 @@
 
 #include "base/clock.hpp"
 #include "cli/command.hpp"
+#include "cli/memory_step.hpp"
 #include "cli/workplace.hpp"
 #include "format/manifest.hpp"
 #include "gather/known_shards.hpp"
@@ -20,25 +21,30 @@ namespace ckpt::cli {
 struct StoredStep {
   std::string directory;  // For people.
   std::shared_ptr<const format::Manifest> manifest;
+  // One of these two.
   std::unique_ptr<gather::StoredShards> files;
-  std::shared_ptr<gather::KnownShards> shards;  // Reads from `files`.
+  std::unique_ptr<MemoryStep> memory;
+  std::shared_ptr<gather::KnownShards> shards;  // Reads from it.
   std::vector<gather::ListedTensor> tensors;    // In the order of gather::list_tensors.
   std::vector<std::string> others;              // Where else to look if it is damaged.
 };
 
 // `path`: a checkpoint, a directory of them, two places, or a parent of runs. The newest one is
 // taken that no restore has abandoned, and whose descriptions are whole; one line in the log says
-// what was passed over. Errors: not_found (says what to do), corruption, io.
+// what was passed over. Or a step in memory (memory_step.hpp), of the daemon of `runtime_dir`.
+// Errors: not_found (says what to do), corruption, io, and those of MemoryStep.
 Task<std::shared_ptr<StoredStep>> open_stored_step(os::FileSystem& files, Clock& clock,
-                                                   std::string path);
+                                                   std::string path, std::string runtime_dir = {});
 // The next one after it, which turned out to be damaged. Errors: `why`, where none is left.
 Task<std::shared_ptr<StoredStep>> open_next(os::FileSystem& files,
                                             std::shared_ptr<StoredStep> damaged, Error why);
 
 // Lets `use` have the best step at the path, and the next one as long as damage shows.
 template <class Use>
-Result<Outcome> use_stored_step(Workplace& workplace, const std::string& path, Use use) {
-  CKPT_TRY(auto step, workplace.run(open_stored_step(workplace.files(), workplace.clock(), path)));
+Result<Outcome> use_stored_step(Workplace& workplace, const std::string& path,
+                                const std::string& runtime_dir, Use use) {
+  CKPT_TRY(auto step, workplace.run(open_stored_step(workplace.files(), workplace.clock(), path,
+                                                     runtime_dir)));
   while (true) {
     Result<Outcome> used = use(step);
     if (used || used.error().code() != Errc::corruption || step->others.empty()) return used;

@@ -84,16 +84,19 @@ void add_cp(CLI::App& app, Commands& commands, Arguments& arguments) {
                  "Copy a checkpoint into another directory or bucket", [](const Arguments& all) {
                    CopyOptions options = all.copied;
                    options.json = all.json;
+                   options.runtime_dir = all.runtime_dir;
                    return copy(options);
                  });
   command
       ->add_option("FROM", given.from,
-                   "One checkpoint (step-...), or a directory of them; each may be in a bucket")
+                   "One checkpoint (step-...), a directory of them, either in a bucket, too; or "
+                   "memory:JOB: the newest step in a job's memory")
       ->required();
   command
       ->add_option("TO", given.to,
                    "The directory to copy into, made if its parent is there; or s3://bucket/prefix")
       ->required();
+  add_runtime_dir(command, arguments);
   command->footer(
       "The copy is the same checkpoint: its run, its timelines and its bytes. So the job can go "
       "on\n"
@@ -102,8 +105,11 @@ void add_cp(CLI::App& app, Commands& commands, Arguments& arguments) {
       "the copy appears under its name when all of it is synced. After an interruption or a full\n"
       "disk, the same command goes on: ranks that are there and whole are not copied again. Two\n"
       "copies of one checkpoint at a time do no harm; into a bucket, both succeed.\n"
+      "From memory, training goes on meanwhile, and takes the memory of an older step when it\n"
+      "needs it: then nothing is copied, and the same command takes the next step.\n"
       "Refused: a damaged source; a TO of another run; another checkpoint of that name.\n\n"
       "Examples:\n  ckpt cp /nvme/gpt2 /archive/gpt2\n"
+      "  ckpt cp memory:gpt2 /archive/gpt2\n"
       "  ckpt cp /ckpt/gpt2/step-000000900 /archive/gpt2\n"
       "  ckpt cp /nvme/gpt2 s3://archive/gpt2");
 }

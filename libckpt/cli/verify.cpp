@@ -2,6 +2,7 @@
 
 #include "arena/arena_limits.hpp"
 #include "cli/commands.hpp"
+#include "cli/memory_step.hpp"
 #include "cli/storage_read.hpp"
 #include "cli/table.hpp"
 #include "storage/member_reader.hpp"
@@ -54,8 +55,8 @@ Verdict judge(const std::string& directory, const storage::CheckpointReport& rep
       problems += fmt::format("  {}: {}\n", printable(file.name), printable(file.problem));
   }
   verdict.text = fmt::format(
-      "{} {}: job {}, {}, {}, {}\n", verdict.is_good ? "good   " : "DAMAGED", printable(directory),
-      printable(report.manifest->job), counted(std::to_string(report.manifest->world_size), "rank"),
+      "{} {}: {}, {}, {}\n", verdict.is_good ? "good   " : "DAMAGED", printable(directory),
+      counted(std::to_string(report.manifest->world_size), "rank"),
       counted(std::to_string(report.files.size()), "file"), arena::human_bytes(bytes));
   verdict.text += problems;
   for (const std::string& name : report.foreign) {
@@ -174,6 +175,7 @@ Outcome verify_all(Workplace& workplace, const char* key,
 }  // namespace
 
 Result<Outcome> verify(const std::string& given, bool newest_only) {
+  CKPT_CHECK(refuse_memory_path(given, "verify"));
   Workplace workplace;
   CKPT_TRY(const storage::Places places, storage::parse_places(given));
   if (places.second) return verify_all(workplace, "places", places.directories(), newest_only);

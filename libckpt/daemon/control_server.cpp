@@ -18,6 +18,8 @@ namespace {
 
 constexpr Duration hello_time = std::chrono::seconds(10);
 constexpr Duration answer_time = std::chrono::seconds(30);
+// A tool that reads a step may write slowly, or stand still for a while.
+constexpr Duration reading_time = std::chrono::minutes(10);
 // The kernel needs some time to take apart a process with much pinned memory.
 constexpr Duration kill_time = std::chrono::seconds(30);
 constexpr Duration accept_pause = std::chrono::milliseconds(100);
@@ -122,9 +124,14 @@ Task<void> ControlServer::greet(Connection connection) {
     CKPT_CO_CHECK(co_await serve_trainer(connection, std::move(*attach)));
     co_return Status();
   }
+  const auto lender = std::make_shared<StepLender>(engine_);
   while (true) {
-    CKPT_CO_CHECK(co_await answer(connection, std::move(question)));
-    const Time next = clock_.after(answer_time);
+    const bool is_reading = StepLender::is_for(question);
+    Status answered;
+    if (is_reading) answered = co_await lend(connection, lender, std::move(question));
+    if (!is_reading) answered = co_await answer(connection, std::move(question));
+    CKPT_CO_CHECK(std::move(answered));
+    const Time next = clock_.after(is_reading ? reading_time : answer_time);
     CKPT_CO_TRY(question, co_await receive(connection, next));
   }
 }
@@ -260,6 +267,17 @@ Task<void> ControlServer::answer(Connection connection, control::Message questio
   control::Message message = std::move(given);
   const Time deadline = clock_.after(answer_time);
   CKPT_CO_CHECK(co_await send(connection, std::move(message), deadline));
+  co_return Status();
+}
+
+Task<void> ControlServer::lend(Connection connection, std::shared_ptr<StepLender> lender,
+                               control::Message question) {
+  auto answers = co_await lender->answer(std::move(question));
+  if (!answers) co_return fail(std::move(answers).error());
+  for (control::Message& message : *answers) {
+    const Time deadline = clock_.after(reading_time);
+    CKPT_CO_CHECK(co_await send(connection, std::move(message), deadline));
+  }
   co_return Status();
 }
 

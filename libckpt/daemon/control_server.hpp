@@ -2,6 +2,7 @@
 //
 //   accept -> hello -> attach -> a trainer's calls, until the stream ends -> its process ends
 //                   -> status, recover, stop, drop -> one answer each
+//                   -> a step in memory, its records and Chunks
 //
 // A session is detached from the engine only when its process is proven gone, or said goodbye. If
 // an older trainer of the same rank is stopped (SIGSTOP, a debugger), it is killed before the new
@@ -18,6 +19,7 @@
 
 #include "base/stop_gate.hpp"
 #include "daemon/core_share.hpp"
+#include "daemon/step_lender.hpp"
 #include "daemon/trainer_session.hpp"
 #include "os/disk_threads.hpp"
 #include "os/runtime_directory.hpp"
@@ -67,6 +69,8 @@ class ControlServer {
   Task<void> serve_trainer(Connection connection, wire::control::Attach attach);
   Status carry_out(const TrainerSession& session, wire::control::Message message);
   Task<void> answer(Connection connection, wire::control::Message question);
+  Task<void> lend(Connection connection, std::shared_ptr<StepLender> lender,
+                  wire::control::Message question);
   Task<wire::control::Answer> answer_to(wire::control::Message question);
   Task<Session> attach(Connection connection, wire::control::Attach attach);
   Task<void> kill_stopped(TrainerSession::Identity newcomer);

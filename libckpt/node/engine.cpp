@@ -255,6 +255,13 @@ std::string Engine::recover_json(const std::string& name) const {
   return job->second->recover().dump(2);
 }
 
+Result<std::shared_ptr<LentStep>> Engine::lend(const std::string& name, std::optional<Step> step) {
+  const auto job = state_->jobs.find(name);
+  if (job != state_->jobs.end()) return job->second->lend(step);
+  return fail(Errc::not_found,
+              fmt::format("read job {} in memory: this daemon holds nothing of it", name));
+}
+
 Status Engine::drop(const std::string& name) {
   const auto found = state_->jobs.find(name);
   if (found == state_->jobs.end()) {

@@ -32,6 +32,8 @@
 
 namespace ckpt::node {
 
+class LentStep;
+
 enum class SessionId : std::uint64_t {};
 
 struct AttachRequest : control::Attach {
@@ -105,6 +107,9 @@ class Engine {
   // For the command line. The text is JSON (docs/protocol.md, "Status").
   std::string status_json() const;
   std::string recover_json(const std::string& job) const;  // Why each step was chosen or rejected.
+  // A step in memory, for a tool to read; none: the newest. Errors: not_found (no such job here),
+  // and those of LentStep::lend.
+  Result<std::shared_ptr<LentStep>> lend(const std::string& job, std::optional<Step> step);
   Status drop(const std::string& job);  // Errors: not_found, unavailable (in use).
   bool is_idle() const;                 // No job holds memory, no trainer.
 

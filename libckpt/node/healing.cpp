@@ -321,7 +321,8 @@ asio::awaitable<void> Healing::heal_files() {
     if (is_stopping_) co_return;
     const auto left = storage_.reads().damaged_copies();
     if (std::ranges::find(left, bad) == left.end()) continue;  // Memory had it.
-    const Status repaired = co_await storage_.reads().repair(bad);
+    storage::TransferHooks hooks = storage_.healing_hooks();
+    const Status repaired = co_await storage_.reads().repair(bad, std::move(hooks));
     note_files(bad.id, repaired, "the other place");
   }
 }

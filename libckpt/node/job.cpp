@@ -181,6 +181,7 @@ void Job::update() {
   coverage_.update(peers_.is_coordinator());
   // A copy may have come after the decree that gave its step up, which is not sent again.
   captures_.retire_useless();
+  give_way();
   build_report();  // The orders just obeyed show at once.
   giving_way_.update(ranks_, is_flush_wanted_, replication_.targets().size());
   send_notices();
@@ -218,6 +219,22 @@ void Job::obey() {
     free_memory("the job has ended");
   }
   touch();
+}
+
+Result<std::shared_ptr<LentStep>> Job::lend(std::optional<Step> step) {
+  CKPT_TRY(auto lent, LentStep::lend({facts_, *this, slots_, replication_, storage_},
+                                     {agreement_.view(), peers_.coordinator()}, step));
+  std::erase_if(lent_, [](const auto& each) { return each.expired(); });
+  lent_.push_back(lent);
+  return lent;
+}
+
+// Tools let go of Slots that training needs, which then has them at its next turn.
+void Job::give_way() {
+  for (const std::weak_ptr<LentStep>& each : lent_) {
+    const std::shared_ptr<LentStep> lent = each.lock();
+    if (lent && lent->give_way()) touch();
+  }
 }
 
 void Job::send_notices() {

@@ -15,11 +15,13 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "node/agreement.hpp"
 #include "node/coverage_check.hpp"
 #include "node/healing.hpp"
 #include "node/last_look.hpp"
+#include "node/lent_step.hpp"
 #include "node/restore_runner.hpp"
 
 namespace ckpt::node {
@@ -65,6 +67,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   std::uint64_t slot_bytes() const { return slots_.bytes(); }
   nlohmann::json status() const;
   nlohmann::json recover() const;
+  Result<std::shared_ptr<LentStep>> lend(std::optional<Step> step);  // As Engine::lend.
   // A connection that a peer opened and authenticated.
   void admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity);
 
@@ -84,6 +87,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   void build_report();
   void obey();
   void send_notices();
+  void give_way();
   bool is_held_here(format::StepId at) const;
   void check_invariants() const;
   std::string waiting() const;  // This and the next: with what this node alone knows.
@@ -106,6 +110,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   Agreement agreement_;
   LastLook last_look_;
   CoverageCheck coverage_;
+  std::vector<std::weak_ptr<LentStep>> lent_;
   bool is_update_posted_ = false, is_opened_ = false;
   bool is_expired_ = false, is_flush_wanted_ = false;
 };

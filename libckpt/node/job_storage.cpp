@@ -352,6 +352,15 @@ Task<void> JobStorage::keep_marker() {
 }
 
 // In the first place. The copy in a second one stays as it is.
+// Healing moves bytes as a flush does, and gives way to training and to the option's limit as one.
+storage::TransferHooks JobStorage::healing_hooks() {
+  storage::TransferHooks hooks;
+  hooks.compute = facts_.context.seams.compute;
+  const std::shared_ptr<Throttle> throttle = giving_way_.throttle(Work::flush);
+  hooks.before_transfer = [throttle](std::uint64_t bytes) { return throttle->take(bytes); };
+  return hooks;
+}
+
 Task<void> JobStorage::write_anew(storage::ShardToWrite source) {
   const format::ShardId id = source.record->id;
   StoredPlace& place = places_.front();
@@ -360,8 +369,7 @@ Task<void> JobStorage::write_anew(storage::ShardToWrite source) {
   if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage any more");
   source.turn = static_cast<std::uint32_t>(facts_.context.random.next() >> 33) + 1;
   source.compression = compression_;
-  storage::TransferHooks hooks;
-  hooks.compute = facts_.context.seams.compute;
+  storage::TransferHooks hooks = healing_hooks();
   CKPT_CO_CHECK(co_await storage::rewrite_shard(site(), std::move(name), std::move(source),
                                                 std::move(hooks)));
   std::erase_if(damaged_, [&](const format::Damage& damage) { return damage.id == id; });

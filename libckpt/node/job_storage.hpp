@@ -93,9 +93,9 @@ class JobStorage {
 
   StoredReads& reads() { return reads_; }
   const storage::CopiesDiffer& copies_differ() const { return copies_differ_; }
-  // Replaces the rank's damaged files of the step in the first place. Errors: those of
-  // storage::rewrite_shard.
+  // Replaces the rank's damaged files in the first place. Errors: those of storage::rewrite_shard.
   Task<void> write_anew(storage::ShardToWrite source);
+  storage::TransferHooks healing_hooks();
 
   // The second place; null: there is none. It copies while this node coordinates.
   const SecondPlace* second() const { return second_ ? &*second_ : nullptr; }

@@ -102,7 +102,7 @@ std::string SecondPlace::trouble(Time now) const {
 
 nlohmann::json SecondPlace::status() const {
   const auto newest = std::ranges::max_element(second_.checkpoints(), {}, &storage::Checkpoint::at);
-  const bool has_any = is_known_ && newest != second_.checkpoints().end();
+  const bool has_any = newest != second_.checkpoints().end();
   const auto step_of = [](const format::StepId& at) {
     return nlohmann::json{{"timeline", at.timeline}, {"step", number(at.step)}};
   };

@@ -56,7 +56,7 @@ std::vector<StoredReads::Bad> StoredReads::damaged_copies() const {
   return damaged;
 }
 
-Task<void> StoredReads::repair(Bad bad) {
+Task<void> StoredReads::repair(Bad bad, storage::TransferHooks hooks) {
   CKPT_ASSERT(bad.place < places_.size());
   std::vector<std::string> paths;  // By place.
   for (StoredPlace& place : places_) {
@@ -70,6 +70,7 @@ Task<void> StoredReads::repair(Bad bad) {
   order.directory = paths.at(bad.place);
   order.source = paths.at(1 - bad.place);
   order.attempt = facts_.context.random.next();
+  order.hooks = std::move(hooks);
   auto repaired = co_await storage::repair_checkpoint(facts_.context.seams.files, std::move(order));
   if (!repaired) co_return fail(std::move(repaired).error());
   std::erase_if(bad_, [&](const auto& each) {

@@ -43,7 +43,7 @@ class StoredReads {
   std::vector<Bad> damaged_copies() const;
   // Replaces what is damaged by what the other place has. Errors: not_found (that lacks the step),
   // and those of storage::repair_checkpoint.
-  Task<void> repair(Bad bad);
+  Task<void> repair(Bad bad, storage::TransferHooks hooks);
 
   // Errors: not_found, corruption, io.
   Task<std::shared_ptr<const format::ShardRecord>> record_of(format::ShardId id, Digest digest);

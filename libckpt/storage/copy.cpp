@@ -79,7 +79,9 @@ Task<void> take_work_directory(Site target, const CopyOrder& order, std::string 
   co_return made;
 }
 
-// Step 1. Returns the history of both.
+}  // namespace
+
+// Step 1.
 Task<format::Timelines> prepare_target(Site target, const CopyOrder& order) {
   const format::Manifest& manifest = *order.manifest;
   RunOrder run;
@@ -107,6 +109,8 @@ Task<format::Timelines> prepare_target(Site target, const CopyOrder& order) {
   }
   co_return merged;
 }
+
+namespace {
 
 // A step of an older timeline that the job has saved again: after a restore to an older step, or
 // after a fresh start, which abandons nothing by name.

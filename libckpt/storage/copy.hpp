@@ -41,6 +41,10 @@ struct Copied {
   bool was_there = false;  // Published and whole: nothing was copied.
 };
 
+// The first step alone: the target gets the marker of the run and both histories, which it returns.
+// Errors: invalid_argument as below, io.
+Task<format::Timelines> prepare_target(Site target, const CopyOrder& order);
+
 // `target` is made if only its parent exists. Errors: invalid_argument (the target is another run's
 // directory, has another checkpoint of this step, or has another history), corruption (of the
 // source: names file and Chunk; or a copy that is there already), exhausted, cancelled, io. After

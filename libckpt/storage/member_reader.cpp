@@ -66,7 +66,7 @@ constexpr std::string_view mismatch = "its bytes do not match its checksum";
 
 // Returns an empty text if the file has exactly these bytes.
 Task<std::string> problem_of_file(os::FileSystem& files, std::string path, std::uint64_t bytes,
-                                  Crc32 expected, PageBuffer& buffer) {
+                                  Crc32 expected, PageBuffer& buffer, const TransferHooks& hooks) {
   const auto status = co_await files.status(path);
   if (!status) co_return status.error().message();
   if (status->kind != os::EntryKind::file) co_return std::string("it is no regular file");
@@ -79,9 +79,10 @@ Task<std::string> problem_of_file(os::FileSystem& files, std::string path, std::
   Crc32 crc = 0;
   for (std::uint64_t offset = 0; offset < bytes; offset += verify_piece_bytes) {
     const auto piece = buffer.first(std::min(verify_piece_bytes, bytes - offset));
+    if (hooks.before_transfer) CKPT_CO_CHECK(co_await hooks.before_transfer(piece.size()));
     const Status read = co_await file->read_at(offset, piece);
     if (!read) co_return read.error().message();
-    crc = crc32(piece, crc);
+    CKPT_CO_TRY(crc, co_await crc32_on(hooks.compute, piece, crc));
   }
   const Status closed = co_await file->close();
   if (!closed) co_return closed.error().message();
@@ -119,7 +120,7 @@ namespace {
 // Verifies the files of one rank, and its part. Parts are read one after the other, so that memory
 // holds one.
 Task<void> verify_rank(os::FileSystem& files, std::string step_directory, std::uint32_t rank,
-                       PageBuffer& buffer, CheckpointReport& report) {
+                       PageBuffer& buffer, const TransferHooks& hooks, CheckpointReport& report) {
   const format::ManifestShard& shard = report.manifest->shards[rank];
   const ShardPlace place = shard_place(step_directory, shard);
   const auto part = co_await read_part(files, step_directory, report.manifest, rank);
@@ -128,7 +129,7 @@ Task<void> verify_rank(os::FileSystem& files, std::string step_directory, std::u
     FileReport file{stored.name, stored.bytes, {}};
     const std::string path = os::join(place.directory, file.name);
     CKPT_CO_TRY(file.problem,
-                co_await problem_of_file(files, path, file.bytes, stored.crc, buffer));
+                co_await problem_of_file(files, path, file.bytes, stored.crc, buffer, hooks));
     if (file.problem == mismatch && part) {
       const std::shared_ptr<const ShardRecord> record(*part, &(*part)->record);
       CKPT_CO_TRY(const auto chunks, co_await damaged_chunks(files, place, record, index));
@@ -146,7 +147,8 @@ Task<void> verify_rank(os::FileSystem& files, std::string step_directory, std::u
 
 }  // namespace
 
-Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step_directory) {
+Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step_directory,
+                                         TransferHooks hooks) {
   CheckpointReport report;
   CKPT_CO_TRY(report.manifest, co_await read_manifest_at(files, step_directory));
   std::uint64_t largest = 0;
@@ -155,7 +157,7 @@ Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step
   }
   PageBuffer buffer(std::min(largest, verify_piece_bytes));
   for (std::uint32_t rank = 0; rank < report.manifest->world_size; ++rank) {
-    CKPT_CO_CHECK(co_await verify_rank(files, step_directory, rank, buffer, report));
+    CKPT_CO_CHECK(co_await verify_rank(files, step_directory, rank, buffer, hooks, report));
   }
   std::set<std::string> known{std::string(format::manifest_name)};
   for (const FileReport& file : report.files) known.insert(file.name);
@@ -165,6 +167,12 @@ Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step
   for (const os::DirectoryEntry& entry : entries) {
     if (!known.contains(entry.name)) report.foreign.push_back(entry.name);
   }
+  co_return report;
+}
+
+Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step_directory) {
+  TransferHooks no_hooks;
+  auto report = co_await verify_checkpoint(files, std::move(step_directory), std::move(no_hooks));
   co_return report;
 }
 

@@ -42,7 +42,9 @@ struct CheckpointReport {
 };
 
 // Reads everything. Errors: those of the manifest (not_found: no complete checkpoint), io (of the
-// directory; a file's own error is its `problem`).
+// directory; a file's own error is its `problem`), and those of hooks.before_transfer.
+Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step_directory,
+                                         TransferHooks hooks);
 Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step_directory);
 
 }  // namespace ckpt::storage

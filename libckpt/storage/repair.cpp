@@ -57,9 +57,10 @@ struct Rank {
 
 Task<void> read_good_chunk(Repair& repair, Rank& rank, std::size_t index,
                            std::span<std::byte> bytes) {
-  const TransferHooks no_hooks;
+  const TransferHooks& hooks = repair.order.hooks;
+  if (hooks.before_transfer) CKPT_CO_CHECK(co_await hooks.before_transfer(bytes.size()));
   if (rank.own) {
-    const Status own = co_await rank.own->read_chunk(index, bytes, no_hooks);
+    const Status own = co_await rank.own->read_chunk(index, bytes, hooks);
     if (own) co_return Status();
   }
   if (!rank.other) {
@@ -67,7 +68,7 @@ Task<void> read_good_chunk(Repair& repair, Rank& rank, std::size_t index,
         shard_place(repair.order.source, repair.source->shards[rank.shard.rank]);
     CKPT_CO_TRY(rank.other, co_await ShardFiles::open(repair.files, place, rank.record));
   }
-  Status read = co_await rank.other->read_chunk(index, bytes, no_hooks);
+  Status read = co_await rank.other->read_chunk(index, bytes, hooks);
   co_return read;
 }
 
@@ -117,8 +118,8 @@ Task<void> write_packed(Repair& repair, const format::ManifestShard& shard, std:
   }
   const std::string from = os::join(shard_directory(repair.order.source, other), stored.name);
   std::string to = repair.replacement.add_member(shard, member);
-  const TransferHooks no_hooks;
-  Status copied = co_await copy_packed(repair.files, from, std::move(to), stored, no_hooks);
+  Status copied =
+      co_await copy_packed(repair.files, from, std::move(to), stored, repair.order.hooks);
   co_return copied;
 }
 
@@ -177,7 +178,8 @@ Task<void> write_all_aside(Repair& repair, const CheckpointReport& report) {
 
 Task<std::vector<std::string>> repair_checkpoint(os::FileSystem& files, RepairOrder order) {
   // Step 1.
-  CKPT_CO_TRY(const CheckpointReport report, co_await verify_checkpoint(files, order.directory));
+  CKPT_CO_TRY(const CheckpointReport report,
+              co_await verify_checkpoint(files, order.directory, order.hooks));
   if (report.is_good()) co_return std::vector<std::string>();
   auto source = co_await read_manifest_at(files, order.source);
   if (!source) co_return fail(std::move(source).error());

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "os/file_system.hpp"
+#include "storage/member_writer.hpp"
 
 namespace ckpt::storage {
 
@@ -21,6 +22,7 @@ struct RepairOrder {
   std::string source;                  // Its other copy's, marked.
   std::uint64_t attempt = 0;           // Random: for the names of files that are written aside.
   std::function<bool()> is_cancelled;  // Asked between Chunks. Empty: never.
+  TransferHooks hooks;                 // Of what is read: threads for checksums, bandwidth.
 };
 
 // Returns the names of the files that were replaced; none: all was well. Errors: those of the

@@ -39,6 +39,10 @@ class Encoder : public format::FieldWriter<Encoder> {
 
   void put(std::chrono::milliseconds value) { put_count(value.count()); }
   void put(std::chrono::nanoseconds value) { put_count(value.count()); }
+  void put(const std::vector<std::byte>& value) {
+    out_.count(value.size());
+    out_.raw(value);
+  }
   void put(const format::Layout& value) { format::write(out_, value); }
   void put(const std::shared_ptr<const format::ShardRecord>& value) {
     CKPT_ASSERT(value != nullptr);
@@ -87,6 +91,10 @@ class Decoder : public format::FieldReader<Decoder> {
     constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365);
     const std::uint64_t most = static_cast<std::uint64_t>(longest.count());
     value = std::chrono::nanoseconds(std::min(in_.u64(), most));
+  }
+  void take(std::vector<std::byte>& value) {
+    const auto bytes = in_.raw(in_.count(1));
+    if (in_.is_good()) value.assign(bytes.begin(), bytes.end());
   }
   void take(format::Layout& value) { value = format::read_layout(in_); }
   void take(std::shared_ptr<const format::ShardRecord>& value) {

@@ -118,7 +118,62 @@ struct Drop {
   friend auto fields(format::Is<Drop> auto& it) { return format::field_list(it.job); }
 };
 
-using AnyOther = std::variant<Hello, Attach, Goodbye, AttachAnswer, SlotSegments, SlotsReady,
-                              AskRecover, Stop, Drop>;
+// A tool that reads a step in memory sends OpenHeld, which HeldStep answers; then AskRecord and
+// AskChunks about its ranks, as long as the connection lasts.
+struct OpenHeld {
+  static constexpr Kind kind{36, "open_held"};
+  std::string job;
+  std::optional<Step> step;  // None: the newest.
+  friend auto fields(format::Is<OpenHeld> auto& it) { return format::field_list(it.job, it.step); }
+};
+struct HeldStep {
+  static constexpr Kind kind{37, "held_step"};
+  Status result;  // After an error the rest says nothing; so in the next two.
+  format::RunId run;
+  format::StepId at;
+  std::vector<Digest> digests;  // By rank: those that saved it.
+  Digest members;               // This and the next are for a manifest.
+  std::vector<std::string> nodes;
+  std::string directory;  // Of the job; empty: memory only.
+  std::string timelines;  // The history, as timelines.json has it.
+  friend auto fields(format::Is<HeldStep> auto& it) {
+    return format::field_list(it.result, it.run, it.at, it.digests, it.members, it.nodes,
+                              it.directory, it.timelines);
+  }
+};
+struct AskRecord {
+  static constexpr Kind kind{38, "ask_record"};
+  std::uint32_t rank = 0;
+  friend auto fields(format::Is<AskRecord> auto& it) { return format::field_list(it.rank); }
+};
+struct HeldRecord {
+  static constexpr Kind kind{39, "held_record"};
+  Status result;
+  std::vector<std::byte> record;  // Encoded.
+  friend auto fields(format::Is<HeldRecord> auto& it) {
+    return format::field_list(it.result, it.record);
+  }
+};
+// Answered by one HeldChunk for each, in this order, or by a single one with an error.
+struct AskChunks {
+  static constexpr Kind kind{40, "ask_chunks"};
+  std::uint32_t rank = 0;
+  std::vector<std::uint64_t> chunks;  // Ascending.
+  friend auto fields(format::Is<AskChunks> auto& it) {
+    return format::field_list(it.rank, it.chunks);
+  }
+};
+struct HeldChunk {
+  static constexpr Kind kind{41, "held_chunk"};
+  Status result;
+  std::vector<std::byte> bytes;
+  friend auto fields(format::Is<HeldChunk> auto& it) {
+    return format::field_list(it.result, it.bytes);
+  }
+};
+
+using AnyOther =
+    std::variant<Hello, Attach, Goodbye, AttachAnswer, SlotSegments, SlotsReady, AskRecover, Stop,
+                 Drop, OpenHeld, HeldStep, AskRecord, HeldRecord, AskChunks, HeldChunk>;
 
 }  // namespace ckpt::wire::control

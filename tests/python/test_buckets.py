@@ -206,21 +206,6 @@ def test_of_two_daemons_that_save_the_same_steps_one_wins_each(
         assert len([key for key in found if key.endswith("manifest.json")]) == 1
 
 
-def test_the_example_of_the_guide_runs_as_it_stands(server, runtime, ckpt, tmp_path):
-    guide = pathlib.Path(__file__).parents[2] / "libckpt" / "docs" / "guide" / "buckets.md"
-    script = tmp_path / "train.py"
-    script.write_text(guide.read_text().split("```python\n")[1].split("```")[0])
-    for step in (0, 3):
-        done = subprocess.run(
-            [sys.executable, script], capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert f"goes on after step {step}\n" in done.stdout
-    assert "step-000000006" in ckpt("ls", "s3://bucket/my-run")
-    assert "good " in ckpt("verify", "s3://bucket/my-run")
-    assert "keeps conditions" in ckpt("doctor", "--dir", "s3://bucket/my-run")
-
-
 @pytest.mark.parametrize("path", ["gcs://bucket/run", "az://container/run", "s3:/bucket/run"])
 def test_other_schemes_are_refused_with_what_to_use(runtime, path):
     with pytest.raises(errors.InvalidArgument, match="write|two slashes|mount"):

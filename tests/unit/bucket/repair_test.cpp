@@ -69,6 +69,11 @@ class RepairScene : public CopyInBucket {
   }
 };
 
+Task<void> answer_to(bool is_allowed) {
+  if (!is_allowed) co_return fail(Errc::cancelled, "no more bytes may be moved");
+  co_return Status();
+}
+
 constexpr const char* member = "rank-00001.safetensors";
 constexpr const char* part = "rank-00001.part";
 
@@ -246,6 +251,40 @@ TEST_CASE_METHOD(RepairScene, "repair: a checkpoint that was saved again meanwhi
   CHECK(repaired.error().code() == Errc::unavailable);
   CHECK(must(storage::read_manifest(source, "step-000000002"))->at == step_id(2, 2));
   CHECK(is_good());
+}
+
+TEST_CASE_METHOD(RepairScene, "repair: it asks before it moves bytes, and ends where it is refused",
+                 "[unit][bucket]") {
+  make_copies("/scratch/job", "s3://bucket/copy");
+  const std::string whole = text(source, member);
+  flip(source, member, 1);
+  const std::string damaged = text(source, member);
+  std::uint64_t asked = 0, allowed = 0;
+  const auto repair_within = [&](std::uint64_t bytes) {
+    asked = 0;
+    allowed = bytes;
+    storage::RepairOrder order;
+    order.directory = source.at("step-000000002");
+    order.source = target.at("step-000000002");
+    order.attempt = ++attempts;
+    order.hooks.before_transfer = [&](std::uint64_t more) {
+      asked += more;
+      return answer_to(asked <= allowed);
+    };
+    return run(storage::repair_checkpoint(*all, std::move(order)));
+  };
+  REQUIRE(repair_within(UINT64_MAX));
+  CHECK(text(source, member) == whole);
+  const std::uint64_t needed = asked;
+  CHECK(needed >= 2 * whole.size());  // All of it is verified before.
+
+  flip(source, member, 1);
+  for (const std::uint64_t bytes : {std::uint64_t{0}, needed / 2, needed - 1}) {
+    const auto refused = repair_within(bytes);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code() == Errc::cancelled);
+    CHECK(text(source, member) == damaged);
+  }
 }
 
 }  // namespace ckpt::test

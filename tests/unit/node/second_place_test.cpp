@@ -41,7 +41,9 @@ struct Places {
 };
 
 struct Trainer : test::OneRank {
-  explicit Trainer(Places& places, std::string every = "") : OneRank(places.disk) {
+  explicit Trainer(Places& places, std::string every = "", std::uint64_t bytes = 3 * KiB,
+                   const EngineOptions& options = EngineOptions())
+      : OneRank(places.disk, bytes, options) {
     request.dir = std::string(first) + ", " + second + every;
     request.save_storage_interval.steps = 1;
   }
@@ -96,6 +98,16 @@ TEST_CASE("second place: it gets each n-th step that the first one has", "[unit]
   CHECK(places.steps_in(second) == Names{"1", "3"});
 }
 
+TEST_CASE("second place: what it has is shown from the start of a daemon", "[unit][node]") {
+  Places places;
+  save_three(places);
+  Trainer trainer(places, " every 2");
+  REQUIRE(trainer.restored_step().value() == Step{3});
+  const auto place = trainer.job_status()["second_place"];
+  REQUIRE(place["newest"].is_object());
+  CHECK(place["newest"]["step"] == 3);
+}
+
 TEST_CASE("second place: retention holds in each place by itself", "[unit][node]") {
   Places places;
   Trainer trainer(places);
@@ -141,6 +153,28 @@ TEST_CASE("second place: what is damaged in the first place is made good again",
   Trainer trainer(places, "");
   REQUIRE(trainer.restored_step().value() == Step{3});
   REQUIRE(trainer.pass_until([&] { return places.disk.content(path) == whole; }));
+}
+
+TEST_CASE("second place: what is made good keeps to the limit of flushes", "[unit][node]") {
+  constexpr std::uint64_t bytes = 64 * KiB;
+  EngineOptions options;
+  options.chunk_bytes = 4 * KiB;
+  Places places;
+  {
+    Trainer trainer(places, "", bytes, options);
+    REQUIRE(trainer.begin_fresh());
+    trainer.store(1);
+    REQUIRE(trainer.has_copied(1));
+  }
+  const std::string path = std::string(first) + "/step-000000001/rank-00000.safetensors";
+  const std::string whole = places.disk.content(path);
+  places.disk.flip(path, whole.size() - 1, 2);
+  Trainer trainer(places, "", bytes, options);
+  trainer.request.flush_rate = bytes / 20;
+  REQUIRE(trainer.restored_step().value() == Step{1});
+  const Time began = trainer.clock.now();
+  REQUIRE(trainer.pass_until([&] { return places.disk.content(path) == whole; }));
+  CHECK(trainer.clock.now() - began > std::chrono::seconds(15));
 }
 
 TEST_CASE("second place: it knows how often a step was restored without progress", "[unit][node]") {

@@ -18,6 +18,7 @@
 #include "support/fake_clock.hpp"
 #include "support/heap_memory.hpp"
 #include "support/memory_file_system.hpp"
+#include "support/pending.hpp"
 #include "support/sim_network.hpp"
 #include "unit/node/rank.hpp"
 
@@ -95,6 +96,13 @@ class Cluster {
   // Those that have Slots of their own on the node.
   std::set<std::uint32_t> ranks_with_slots(const std::string& name);
   nlohmann::json status(const std::string& name);
+  Engine& engine(const std::string& name) { return *nodes_.at(name).engine; }
+  // The result of a Task of an engine, while time passes.
+  template <class T>
+  Result<T> run(Task<T> task) {
+    auto pending = start(context_, std::move(task));
+    return finish(clock_, pending);
+  }
   void flush(Step step);
   void rot(const std::string& path);  // A bit of the file flips, behind its header.
   Trainer& rank(std::size_t index) { return *ranks_.at(index); }

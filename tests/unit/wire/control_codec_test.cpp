@@ -79,6 +79,19 @@ Filled full_filled() {
   return filled;
 }
 
+HeldStep full_held_step() {
+  HeldStep step;
+  step.result = fail(Errc::unavailable, "rank 3 is not there");
+  step.run = {6, 7};
+  step.at = {2, Step{900}};
+  step.digests = {{1, 2}, {3, 4}};
+  step.members = {8, 9};
+  step.nodes = {"A", "B"};
+  step.directory = "/ckpt/gpt2";
+  step.timelines = "{}";
+  return step;
+}
+
 // One of each kind, in the protocol's order, every field different from its default.
 std::vector<Message> one_of_each() {
   const Status bad = fail(Errc::corruption, "chunk 17 does not match its checksum");
@@ -118,6 +131,12 @@ std::vector<Message> one_of_each() {
   all.emplace_back(Notice{"rank 1 is not attached", "lost: B; 1 of 2 copies", "\"norm\" differs"});
   all.emplace_back(Filling{3 * GiB, 5 * GiB, "node B"});
   all.emplace_back(StepTime{20, std::chrono::nanoseconds(51'234'567), true});
+  all.emplace_back(OpenHeld{"gpt2", Step{900}});
+  all.emplace_back(full_held_step());
+  all.emplace_back(AskRecord{3});
+  all.emplace_back(HeldRecord{bad, {std::byte{1}, std::byte{2}}});
+  all.emplace_back(AskChunks{3, {0, 5}});
+  all.emplace_back(HeldChunk{bad, {std::byte{3}}});
   return all;
 }
 
@@ -129,7 +148,7 @@ os::LocalMessage sent(const Message& message) {
   return encoded;
 }
 
-const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local11.control_messages";
+const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local12.control_messages";
 
 // One of each kind as it travels: its kind, the length of its body, its body.
 std::string golden_bytes() {

@@ -1,0 +1,192 @@
+#include "node/lent_step.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/assert.hpp"
+#include "format/run_files.hpp"
+
+namespace ckpt::node {
+
+namespace {
+
+using arena::Slot;
+
+constexpr std::size_t ranks_named_max = 8;
+
+std::vector<std::uint32_t> ranks_missing(const agree::StepCopies& copies) {
+  std::vector<std::uint32_t> ranks;
+  for (std::uint32_t rank = 0; rank < copies.size(); ++rank)
+    if (!copies[rank]) ranks.push_back(rank);
+  return ranks;
+}
+
+std::string names_of(std::vector<std::uint32_t> ranks) {
+  const bool are_more = ranks.size() > ranks_named_max;
+  if (are_more) ranks.resize(ranks_named_max);
+  return fmt::format("{}{}", fmt::join(ranks, ", "), are_more ? ", ..." : "");
+}
+
+format::Start start_of(format::StepId at, const agree::StepCopies& copies) {
+  format::Start start;
+  start.base = at;
+  for (const std::optional<agree::Copies>& shard : copies) {
+    start.digests.push_back(shard->digest);
+    start.holders.push_back(shard->nodes);
+  }
+  return start;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<LentStep>> LentStep::lend(Places places, Known known,
+                                                 std::optional<Step> wanted) {
+  const JobFacts& facts = places.facts;
+  std::set<format::StepId, std::greater<>> held;
+  for (const format::NodeReport& node : known.view.reports)
+    for (const format::Holding& holding : node.holdings) held.insert(holding.id.at);
+  std::optional<Error> partly;
+  for (const format::StepId& at : held) {
+    if (facts.is_fenced(at) || (wanted && at.step != *wanted)) continue;
+    const agree::StepCopies copies = agree::copies_of_any(known.view, at);
+    const std::vector<std::uint32_t> missing = ranks_missing(copies);
+    if (missing.empty() && copies.size() > 0) {
+      std::shared_ptr<LentStep> step(new LentStep(places, start_of(at, copies)));
+      return step;
+    }
+    if (partly) continue;
+    std::string text =
+        fmt::format("read step {} of job {} in memory: node {} knows of no copy of rank {}",
+                    number(at.step), facts.shape.job, facts.node, names_of(missing));
+    if (known.coordinator != facts.node && !known.coordinator.empty())
+      text += fmt::format("; node {} knows all copies: run this there", known.coordinator);
+    partly.emplace(Errc::unavailable, std::move(text));
+  }
+  if (partly) return fail(std::move(*partly));
+  const std::string what = wanted ? fmt::format("step {}", number(*wanted)) : "any step";
+  return fail(Errc::not_found,
+              fmt::format("read {} of job {} in memory: it is not there", what, facts.shape.job));
+}
+
+LentStep::LentStep(Places places, format::Start start)
+    : facts_(places.facts),
+      life_(places.life),
+      slots_(places.slots),
+      job_(places.life.hold()),
+      start_(std::move(start)),
+      shards_({places.facts, places.slots, places.replication, places.storage}, start_) {
+  for (const auto& [rank, own] : slots_.all_own()) {
+    if (rank >= start_.digests.size()) continue;
+    for (const OwnSlot& each : own.slots) {
+      const bool is_it = each.slot->state() == Slot::State::sealed && !each.slot->is_retiring() &&
+                         each.slot->id() == format::ShardId{*start_.base, rank} &&
+                         each.slot->digest() == start_.digests[rank];
+      if (is_it) leases_[rank] = std::make_shared<const arena::Lease>(each.slot);
+    }
+  }
+}
+
+wire::control::HeldStep LentStep::description() const {
+  wire::control::HeldStep step;
+  step.run = facts_.shape.run;
+  step.at = *start_.base;
+  step.digests = start_.digests;
+  step.members = facts_.members;
+  for (const Node& node : facts_.shape.nodes) step.nodes.push_back(node.name);
+  step.directory = facts_.directory;
+  format::Timelines timelines;
+  timelines.run = facts_.shape.run;
+  timelines.history = facts_.history;
+  step.timelines = format::render(timelines);
+  return step;
+}
+
+bool LentStep::give_way() {
+  bool has_given = false;
+  for (auto it = leases_.begin(); it != leases_.end();) {
+    const Slot& lent = it->second->slot();
+    std::uint32_t others = 0;  // That captures can use: a flush may hold one as well.
+    const auto own = slots_.all_own().find(it->first);
+    if (own != slots_.all_own().end()) {
+      for (const OwnSlot& each : own->second.slots)
+        if (each.slot.get() != &lent && !each.slot->is_retiring()) ++others;
+    }
+    const bool is_needed = lent.is_retiring() && others < arena::own_slots_min;
+    // A read that is under way keeps it for a moment more.
+    if (is_needed) has_given = true;
+    it = is_needed ? leases_.erase(it) : std::next(it);
+  }
+  return has_given;
+}
+
+// Once a newer step is committed, a copy that is not there was not lost.
+Error LentStep::explained(Error error) const {
+  if (!facts_.committed || !(*start_.base < *facts_.committed)) return error;
+  return Error(
+      Errc::unavailable,
+      fmt::format("read step {} of job {} in memory: training has committed step {} "
+                  "meanwhile, and has taken the memory; run this again, or take a step "
+                  "that is on storage",
+                  number(start_.base->step), facts_.shape.job, number(facts_.committed->step)));
+}
+
+Task<std::shared_ptr<const format::ShardRecord>> LentStep::record(std::uint32_t rank) {
+  const std::shared_ptr<LentStep> self = shared_from_this();
+  const JobLife::Work work = life_.begin_work();
+  if (rank >= start_.digests.size())
+    co_return fail(Errc::invalid_argument,
+                   fmt::format("read rank {} of {} in memory", rank, start_.digests.size()));
+  if (const auto lease = leases_.find(rank); lease != leases_.end())
+    co_return lease->second->shared_record();
+  auto found = co_await shards_.whole_record(rank);
+  if (!found) co_return fail(explained(std::move(found).error()));
+  co_return std::move(*found);
+}
+
+Task<std::vector<std::vector<std::byte>>> LentStep::read(std::uint32_t rank,
+                                                         std::vector<std::size_t> chunks) {
+  const std::shared_ptr<LentStep> self = shared_from_this();
+  const JobLife::Work work = life_.begin_work();
+  CKPT_CO_TRY(const auto record, co_await this->record(rank));
+  const bool are_there = std::ranges::all_of(
+      chunks, [&](std::size_t index) { return index < record->chunk_crcs.size(); });
+  if (!are_there || chunks.size() > lent_chunks_max || !std::ranges::is_sorted(chunks))
+    co_return fail(Errc::invalid_argument, "read chunks in memory: not those of the shard");
+  std::vector<std::vector<std::byte>> read(chunks.size());
+  std::vector<std::size_t> left;
+  for (std::size_t place = 0; place < chunks.size(); ++place) {
+    const auto found = leases_.find(rank);
+    const SharedLease lease = found == leases_.end() ? nullptr : found->second;
+    if (lease == nullptr) {
+      left.assign(chunks.begin() + static_cast<std::ptrdiff_t>(place), chunks.end());
+      break;
+    }
+    const format::Extent extent = record->chunk(chunks[place]);
+    const std::span<const std::byte> bytes = lease->bytes().subspan(extent.offset, extent.bytes);
+    CKPT_CO_TRY(const Crc32 crc, co_await crc32_on(facts_.context.seams.compute, bytes));
+    if (crc == record->chunk_crcs[chunks[place]]) {
+      read[place].assign(bytes.begin(), bytes.end());
+      continue;
+    }
+    slots_.quarantine(record->id, start_.digests[rank]);
+    leases_.erase(rank);
+    life_.touch();
+    left.assign(chunks.begin() + static_cast<std::ptrdiff_t>(place), chunks.end());
+    break;
+  }
+  if (left.empty()) co_return read;
+  gather::ShardSource::TakeChunk take = [&](std::size_t index, std::span<const std::byte> bytes) {
+    const auto at = std::ranges::find(chunks, index) - chunks.begin();
+    read[static_cast<std::size_t>(at)].assign(bytes.begin(), bytes.end());
+  };
+  storage::TransferHooks hooks;
+  hooks.compute = facts_.context.seams.compute;
+  Status rest = co_await shards_.read(record, std::move(left), std::move(take), hooks);
+  if (!rest) co_return fail(explained(std::move(rest).error()));
+  co_return read;
+}
+
+}  // namespace ckpt::node
