@@ -234,8 +234,9 @@ class Registration:
         )
 
     def forget(self):
-        """After a restore the library may know other tensors than before."""
-        self._registered = None
+        """After a restore the library may know other tensors than before, and those that were made
+        for it may be gone."""
+        self._registered, self._views = None, _views.Views()
 
     def guarded_names(self):
         return {tensor[0] for tensor in (self._registered or ((),))[0] if tensor[5]}
