@@ -5,7 +5,8 @@
     python examples/ddp_trainer.py --demo
 
 The demo trains with two ranks three times: undisturbed; with a rank that is killed, which torchrun
-starts again; and on from there with a single rank. It compares the weights of the first two.
+starts again; and on from there with a single rank. It compares the weights of the first two. With
+--fsdp the model is sharded, by FSDP2's fully_shard; the lines with libckpt are the same.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import tempfile
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -39,10 +41,12 @@ def train(options):
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
-    model = DistributedDataParallel(
-        torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.ReLU(), torch.nn.Dropout(0.1),
-                            torch.nn.Linear(256, 1))
-    )  # fmt: skip
+    model = torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.ReLU(), torch.nn.Dropout(0.1),
+                                torch.nn.Linear(256, 1))  # fmt: skip
+    if options.fsdp:
+        model = fully_shard(model, mesh=dist.init_device_mesh("cpu", (world_size,)))
+    else:
+        model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     torch.manual_seed(1 + rank)  # Each rank drops out in its own way.
     data = make_data()
@@ -65,18 +69,19 @@ def train(options):
             optimizer.zero_grad()
             torch.nn.functional.mse_loss(model(inputs), wanted).backward()
             optimizer.step()
-            if step < options.steps:
-                ticket = session.save_checkpoint_if_needed(step, items)
-            else:  # No later step replaces it.
-                ticket = session.save(step, items, wait=60)
+            if step not in (options.kill_at, options.steps):
+                session.save_checkpoint_if_needed(step, items)
+                continue
+            # No later step replaces the last one, and the demo wants the one before the kill.
+            ticket = session.save(step, items, wait=60)
             if step == options.kill_at and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-                if ticket:
-                    ticket.captured.result(30)
+                ticket.committed.result(60)
                 if rank == world_size - 1:
                     print(f"rank {rank} is killed at step {step}", flush=True)
                     os.kill(os.getpid(), signal.SIGKILL)
+    parts = [part.full_tensor() if options.fsdp else part for part in model.parameters()]
     if rank == 0:
-        weights = torch.cat([part.detach().flatten() for part in model.parameters()])
+        weights = torch.cat([part.detach().flatten() for part in parts])
         print("weights", hashlib.sha256(weights.numpy().tobytes()).hexdigest(), flush=True)
     session.close()
     dist.destroy_process_group()
@@ -92,18 +97,19 @@ def run(ranks, *arguments):
     return done.stdout.rpartition("weights ")[2].strip()
 
 
-def demo():
+def demo(fsdp):
+    more = ["--fsdp"] if fsdp else []
     with tempfile.TemporaryDirectory(prefix="ckpt-ddp-") as scratch:
         os.environ["LIBCKPT_RUNTIME_DIR"] = f"{scratch}/runtime"
         stop = [pathlib.Path(libckpt.__file__).parent / "bin" / "ckpt", "stop"]
         try:
             print("== two ranks, undisturbed")
-            whole = run(2, "--job", "whole", "--dir", f"{scratch}/whole", "--steps", 60)
+            whole = run(2, *more, "--job", "whole", "--dir", f"{scratch}/whole", "--steps", 60)
             print("== two ranks, one is killed")
-            same = run(2, "--dir", f"{scratch}/run", "--steps", 60, "--kill-at", 33)
+            same = run(2, *more, "--dir", f"{scratch}/run", "--steps", 60, "--kill-at", 33)
             print("the weights are", "the same" if same == whole else "DIFFERENT")
             print("== one rank goes on")
-            run(1, "--dir", f"{scratch}/run", "--steps", 90)
+            run(1, *more, "--dir", f"{scratch}/run", "--steps", 90)
         finally:
             subprocess.run(stop, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     return same == whole
@@ -112,11 +118,12 @@ def demo():
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--demo", action="store_true", help="kills and resumes itself")
+    parser.add_argument("--fsdp", action="store_true", help="shards the model (FSDP2)")
     parser.add_argument("--job", default="ddp-trainer")
     parser.add_argument("--dir", help="where checkpoints go; none: memory only")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--kill-at", type=int, default=0, help="the step at which a rank dies")
     given = parser.parse_args()
     if given.demo:
-        sys.exit(0 if demo() else 1)
+        sys.exit(0 if demo(given.fsdp) else 1)
     train(given)
