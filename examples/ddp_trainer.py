@@ -5,11 +5,11 @@
     python examples/ddp_trainer.py --demo
 
 The demo trains with two ranks three times: undisturbed; with a rank that is killed, which torchrun
-starts again; and on from there with a single rank. It compares the weights of the first two.
+starts again; and on from there with a single rank. It compares the weights of the first two. With
+--fsdp the model is sharded, by FSDP2's fully_shard; the lines with libckpt are the same.
 """
 
 import argparse
-import functools
 import hashlib
 import os
 import signal
@@ -17,6 +17,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -35,10 +36,12 @@ def train(options):
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
-    model = DistributedDataParallel(
-        torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.ReLU(), torch.nn.Dropout(0.1),
-                            torch.nn.Linear(256, 1))
-    )  # fmt: skip
+    model = torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.ReLU(), torch.nn.Dropout(0.1),
+                                torch.nn.Linear(256, 1))  # fmt: skip
+    if options.fsdp:
+        model = fully_shard(model, mesh=dist.init_device_mesh("cpu", (world_size,)))
+    else:
+        model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     torch.manual_seed(1 + rank)  # Each rank drops out in its own way.
     data = make_data()
@@ -61,28 +64,31 @@ def train(options):
             optimizer.zero_grad()
             torch.nn.functional.mse_loss(model(inputs), wanted).backward()
             optimizer.step()
-            if step < options.steps:
-                ticket = session.save_checkpoint_if_needed(step, items)
-            else:  # No later step replaces it.
-                ticket = session.save(step, items, wait=60)
+            if step not in (options.kill_at, options.steps):
+                session.save_checkpoint_if_needed(step, items)
+                continue
+            # No later step replaces the last one, and the demo wants the one before the kill.
+            ticket = session.save(step, items, wait=60)
             if step == options.kill_at and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-                if ticket:
-                    ticket.captured.result(30)
+                ticket.committed.result(60)
                 if rank == world_size - 1:
                     print(f"rank {rank} is killed at step {step}", flush=True)
                     os.kill(os.getpid(), signal.SIGKILL)
+    parts = [part.full_tensor() if options.fsdp else part for part in model.parameters()]
     if rank == 0:
-        weights = torch.cat([part.detach().flatten() for part in model.parameters()])
+        weights = torch.cat([part.detach().flatten() for part in parts])
         print("weights", hashlib.sha256(weights.numpy().tobytes()).hexdigest(), flush=True)
     session.close()
     dist.destroy_process_group()
 
 
-def demo():
+def demo(*more):
     from demo import Demo, is_same, title
 
     with Demo(__file__) as runs:
-        run = functools.partial(runs.ranks, result="weights ")
+        def run(ranks, *arguments):
+            return runs.ranks(ranks, *arguments, *more, result="weights ")
+
         own = ("--dir", runs.scratch / "run", "--steps")
         title("two ranks, undisturbed")
         whole = run(2, "--job", "whole", "--dir", runs.scratch / "whole", "--steps", 60)
@@ -96,11 +102,12 @@ def demo():
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--demo", action="store_true", help="kills and resumes itself")
+    parser.add_argument("--fsdp", action="store_true", help="shards the model (FSDP2)")
     parser.add_argument("--job", default="ddp-trainer")
     parser.add_argument("--dir", help="where checkpoints go; none: memory only")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--kill-at", type=int, default=0, help="the step at which a rank dies")
     given = parser.parse_args()
     if given.demo:
-        sys.exit(0 if demo() else 1)
+        sys.exit(0 if demo(*["--fsdp"] * given.fsdp) else 1)
     train(given)

@@ -22,7 +22,7 @@ get_frameworks() {  # The same without the package: it needs no finished build.
 }
 has_torch() {
   has numpy safetensors pytest moto torch transformers accelerate deepspeed megatron.core \
-    lightning torchft && have_torch=yes
+    lightning torchft torchtitan && have_torch=yes
 }
 install_torch() {
   echo "installing torch and the frameworks around it: 1.3 GB"
@@ -54,6 +54,10 @@ install_torch() {
       install --no-deps torchft==0.2.0
   } ||
     echo "skipped python: torchft cannot be installed here"
+  # Of what torchtitan asks for, what its manager and its containers import.
+  has torchtitan || install --no-deps torchtitan==0.3.0 torch_checkpointing==0.1.1 tyro==1.0.17 \
+    spmd_types==0.2.3 docstring-parser==0.18.0 typeguard==4.6.1 ||
+    echo "skipped python: torchtitan cannot be installed here"
 }
 install_deepspeed() {  # Its own operations are compiled where one is used: by no test.
   install setuptools wheel ninja py-cpuinfo hjson msgpack psutil einops pydantic tqdm &&

@@ -164,24 +164,28 @@ pg = load_state_dict = state_dict = None
     "torchtitan": (
         "",
         """
-import types
+import dataclasses, types
+from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
 dist.init_process_group("gloo")
 class Plain(types.SimpleNamespace):
     def state_dict(self):
-        return {"count": torch.tensor(self.count)}
+        return {"count": self.count}
     def load_state_dict(self, state):
-        self.count = int(state["count"])
+        self.count = state["count"]
+settings = default_adamw()
+settings.implementation = "foreach"
 for begun in (0, 3):
-    train_state, plain = Plain(count=0), Plain(count=1)
-    manager = MemoryCheckpoints.Config(job="titan", enable=True, interval=5).build(
-        dataloader=plain, model_parts=[model], optimizers=plain, lr_schedulers=plain,
+    train_state, optimizers = Plain(count=0), settings.build(model_parts=[model])
+    manager = dataclasses.replace(checkpoint, interval=5).build(
+        dataloader=Plain(count=1), model_parts=[model], optimizers=optimizers,
+        lr_schedulers=LRSchedulersContainer(optimizers, lambda step: 1.0),
         states={"train_state": train_state}, sd_adapter=None, base_folder=".")
     assert (manager.load(), train_state.count) == (begun > 0, begun)
     while train_state.count < begun + 3:
         train_state.count += 1
         manager.save(train_state.count)
+        manager._session.wait(train_state.count, "committed")
     manager.close()
-    manager._storage.session().abandon()
 assert os.listdir("checkpoint") == ["step-5"]
 """,
     ),

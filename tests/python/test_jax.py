@@ -593,10 +593,15 @@ class Training:
         self._processes = []
         return self.steps()
 
+    def is_running(self):
+        return all(process.poll() is None for process in self._processes)
+
     def stop(self):
         for process in self._processes:
             process.kill()
+        for process in self._processes:
             process.wait()
+        self._processes = []
 
 
 @pytest.fixture

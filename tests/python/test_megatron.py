@@ -168,6 +168,31 @@ def test_the_stages_of_a_pipeline_may_be_others(job):
                 job.dumped_by_stages(f"made-{began}", 1))  # fmt: skip
 
 
+@pytest.mark.parametrize("options", [{}, pytest.param({"bf16": True}, marks=SLOW)])
+def test_expert_parallel_ranks_go_on_bit_for_bit(job, options):
+    """Each has two of four experts, and as many go on."""
+    options = {"expert": 2, "dump": None, **options}
+    whole = losses(job.run(2, "whole", 5, **options))
+    job.killed(2, "job", 3, **options)
+    log = job.run(2, "job", 5, **options)
+    (began,) = said(log, 0, "began at")[0]
+    assert int(began) in (2, 3), log
+    assert losses(log) == {step: whole[step] for step in range(int(began) + 1, 6)}
+
+
+@SLOW
+def test_other_numbers_of_expert_parallel_ranks_go_on_from_memory(job):
+    """2 -> 1, which has all experts and one optimizer -> 2."""
+    whole = losses(job.run(2, "whole", 6, expert=2, dump=None))
+    found = losses(job.killed(2, "job", 2, expert=2, dump=None))
+    for ranks, step, expert in [(1, 4, 1), (2, 6, 2)]:
+        log = job.killed(ranks, "job", step, expert=expert, dump=None)
+        (began,) = said(log, 0, "began at")[0]
+        assert int(began) in (step - 2, step - 3), log
+        found |= losses(log)
+    assert found == pytest.approx(whole, rel=1e-5)
+
+
 @SLOW
 def test_what_the_same_number_of_ranks_divides_otherwise_is_refused_by_name(job):
     """A restore by as many ranks reads what each of them saved."""

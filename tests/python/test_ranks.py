@@ -263,10 +263,11 @@ def test_damage_costs_another_number_of_ranks_one_step(cluster, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_example_runs_as_printed_and_torchrun_resumes_it_from_memory():
+@pytest.mark.parametrize("more", [[], ["--fsdp"]], ids=["ddp", "fsdp2"])
+def test_the_example_runs_as_printed_and_torchrun_resumes_it_from_memory(more):
     example = ROOT / "examples" / "ddp_trainer.py"
-    done = subprocess.run([sys.executable, example, "--demo"], capture_output=True, text=True,
-                          timeout=900, check=False)  # fmt: skip
+    command = [sys.executable, example, "--demo", *more]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "rank 1 is killed at step 33" in done.stdout
     began = re.findall(r"(\d) rank\(s\), from step (\d+)", done.stdout)

@@ -41,6 +41,8 @@ def test_sharded_ranks_go_on_from_memory_in_any_number(sharded):
     assert said(whole, 0, "state") == [["0"]]  # Nothing to restore leaves an optimizer as it was.
     expected = results(whole)
     assert all(losses and weights for losses, weights in expected)
+    # Six parameters and Adam's two for each are copied beside training, and its numbers of steps.
+    assert int(said(whole, 0, "beside training")[0][0]) >= 6 * 4
 
     job = sharded.start("AB", "job", STEPS, HOLD_AT="5")
     job.wait_until_said("r0 made 5 ")

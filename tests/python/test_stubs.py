@@ -22,6 +22,7 @@ FRAMEWORKS = {  # A module of ours needs these.
     "torch": "torch", "transformers": "transformers", "jax": "jax", "levanter": "jax",
     "megatron": "megatron.core", "dcp": "torch", "deepspeed": "deepspeed",
     "accelerate": "accelerate", "lightning": "lightning", "torchft": "torchft",
+    "torchtitan": "torchtitan",
 }  # fmt: skip
 OF_PYTHON = {"__del__", "__new__"} | set(dir(object)) - {"__init__"}  # No stub tells of these.
 
@@ -132,6 +133,11 @@ def compare_classes(where, declared, kind):
         has |= kind.__annotations__.keys()
     elif not type(kind).__module__.startswith("nanobind"):
         has |= {name for name in own_attributes(kind) if is_public(name)}
+    for name in stub.classes.keys() & vars(kind).keys():  # A dataclass in it: its fields.
+        has.add(name)
+        fields = Scope(stub.classes[name].body).values
+        if fields != vars(kind)[name].__annotations__.keys():
+            yield f"{where}.{name}: the stub has the fields {fields}"
     for name in sorted(stub.names() ^ has):
         yield f"{where}.{name}: only in the {'stub' if name in stub.names() else 'module'}"
     for name in sorted(stub.functions.keys() & has):

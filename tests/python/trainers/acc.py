@@ -3,8 +3,8 @@
 acc.py PROJECT KIND OPTIONS: KIND is stock or libckpt; OPTIONS is JSON: "ranks", "steps", "limit"
 (total_limit), "resume" (how stock resumes: "state" calls load_state()), "every" (save_state),
 "seedable", "ema" (of the weights, a registered object), "sharded" (FSDP2), "hold" (after that
-step) and "settles" (its folders are there before it holds). Each rank says "began STEP", "made STEP
-LOSS" and, at the end, "weights DIGEST".
+step), "waits" (this long for each step to be committed) and "settles" (its folders are there before
+it holds). Each rank says "began STEP", "made STEP LOSS" and, at the end, "weights DIGEST".
 """
 
 import contextlib
@@ -134,9 +134,9 @@ def loop(accelerator, state, options, progress, average, prepared):
             progress.batch += 1
             progress.losses.append(loss.item())
             if state is not None:
-                ticket = state.capture(progress.step)
+                ticket, patience = state.capture(progress.step), options.get("waits", 2)
                 with contextlib.suppress(Exception):  # Another rank skipped it; or it is disabled.
-                    ticket.committed.result(2)  # Memory is to be newer than any folder.
+                    ticket.committed.result(patience)  # Memory is to be newer than any folder.
             if progress.step % options.get("every", 5) == 0:
                 accelerator.save_state()
             doors.say("made", progress.step, loss.item())

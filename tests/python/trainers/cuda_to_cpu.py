@@ -26,7 +26,10 @@ def enter():
     torch.cuda.current_device = lambda: "cpu"
     torch.cuda.synchronize = lambda *_, **__: None
     from megatron.core.tensor_parallel import random
+    from megatron.core.transformer.moe import moe_utils
 
+    if not hasattr(moe_utils, "te_general_gemm"):  # Without Transformer Engine it is not defined.
+        moe_utils.te_general_gemm = None
     random.CudaRNGStatesTracker.fork = lambda *_, **__: contextlib.nullcontext()
     CudaToCpu().__enter__()
 

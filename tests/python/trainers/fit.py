@@ -1,7 +1,8 @@
 """A fit of Lightning, to be killed at any step.
 
 fit.py ROOT KIND OPTIONS: KIND is stock or libckpt; OPTIONS is JSON: "ranks", "steps", "every"
-(ModelCheckpoint), "path" (ckpt_path), "hold" (after that step) and "accumulate". Each rank says
+(ModelCheckpoint), "path" (ckpt_path), "hold" (after that step), "waits" (this long for each
+step to be committed) and "accumulate". Each rank says
 "began STEP", "made STEP LOSS" and, at the end, "weights DIGEST".
 """
 
@@ -67,14 +68,17 @@ class Model(pl.LightningModule):
 
 
 class Say(pl.Callback):
-    def __init__(self, hold, memory):
-        self._hold, self._memory = hold, memory
+    def __init__(self, hold, memory, waits=None):
+        self._hold, self._memory, self._waits = hold, memory, waits
 
     def on_train_start(self, trainer, module):
         doors.say("began", trainer.global_step)
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         doors.say("made", trainer.global_step, outputs["loss"].item())
+        if self._waits and self._memory is not None:
+            with contextlib.suppress(Exception):  # It was skipped.
+                self._memory.session.wait(trainer.global_step, "committed", self._waits)
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         if trainer.global_step == self._hold:
@@ -102,7 +106,8 @@ def train(root, kind, options):
     files = ModelCheckpoint(f"{root}/files", every_n_train_steps=options.get("every", 5),
                             save_top_k=1, monitor="step", mode="max",
                             save_last=options.get("last", False))  # fmt: skip
-    callbacks = [*([memory] if memory else []), files, Say(options.get("hold"), memory)]
+    callbacks = [*([memory] if memory else []), files,
+                 Say(options.get("hold"), memory, options.get("waits"))]  # fmt: skip
     trainer = pl.Trainer(
         max_steps=options.get("steps", 30), default_root_dir=root, accelerator="cpu",
         devices=ranks, strategy="ddp" if ranks > 1 else "auto", logger=False, plugins=plugins,

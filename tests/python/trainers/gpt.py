@@ -1,10 +1,10 @@
 """Ranks of megatron-core's GPT, to be killed and started again with other parallel sizes.
 
 gpt.py NODES JOB STEPS OPTIONS: NODES is JSON, the environment of each rank; OPTIONS is JSON:
-tensor and pipeline (parallel sizes), numbers (in the place of gradients), distributed (optimizer),
-bf16, overlap (of gathers with the forward), stock or hook (for Megatron's own functions);
-directory, storage, kept, memory and options as for initialize_easyckpt; dump, a folder for what the
-ranks have after each step, and as they begin.
+tensor, pipeline and expert (parallel sizes; with expert its layers have experts), numbers (in the
+place of gradients), distributed (optimizer), bf16, overlap (of gathers with the forward), stock or
+hook (for Megatron's own functions); directory, storage, kept, memory and options as for
+initialize_easyckpt; dump, a folder for what the ranks have after each step, and as they begin.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from ranks import say
 
-BATCH, LENGTH, VOCABULARY, LAYERS = 4, 8, 32, 2
+BATCH, LENGTH, VOCABULARY, LAYERS, EXPERTS = 4, 8, 32, 2, 4
 
 
 class Gpt:
@@ -40,7 +40,10 @@ class Gpt:
     def __init__(self, options):
         self.options = options
         self.pipeline = options.get("pipeline", 1)
-        parallel_state.initialize_model_parallel(options.get("tensor", 1), self.pipeline)
+        parallel_state.initialize_model_parallel(
+            options.get("tensor", 1), self.pipeline,
+            expert_model_parallel_size=options.get("expert", 1),
+        )  # fmt: skip
         torch.manual_seed(0)
         self.model = self._make_model()
         self.optimizer, self.scheduler = self._make_optimizer()
@@ -56,10 +59,11 @@ class Gpt:
             bias_activation_fusion=False, gated_linear_unit=True,
             activation_func=torch.nn.functional.silu,
             tensor_model_parallel_size=self.options.get("tensor", 1),
-            pipeline_model_parallel_size=self.pipeline,
+            pipeline_model_parallel_size=self.pipeline, **self._experts(),
         )  # fmt: skip
+        spec = get_gpt_layer_local_spec(config.num_moe_experts, normalization="LayerNorm")
         model = GPTModel(
-            config, get_gpt_layer_local_spec(normalization="LayerNorm"), vocab_size=VOCABULARY,
+            config, spec, vocab_size=VOCABULARY,
             max_sequence_length=LENGTH, pre_process=parallel_state.is_pipeline_first_stage(),
             post_process=parallel_state.is_pipeline_last_stage(),
         )  # fmt: skip
@@ -71,6 +75,15 @@ class Gpt:
             overlap_grad_reduce=overlap, overlap_param_gather=overlap,
         )  # fmt: skip
         return DistributedDataParallel(config, distributed, model)
+
+    def _experts(self):
+        """For the configuration."""
+        size = self.options.get("expert")
+        if size is None:
+            return {}
+        return {"num_moe_experts": EXPERTS, "expert_model_parallel_size": size,
+                "moe_router_topk": 2, "moe_router_load_balancing_type": "none",
+                "moe_token_dispatcher_type": "allgather", "add_bias_linear": False}  # fmt: skip
 
     def _make_optimizer(self):
         is_bf16 = self.options.get("bf16", False)

@@ -1,9 +1,10 @@
 """A training of JAX, in one process or in several, to be killed and started again on any mesh.
 
 jax_steps.py PROCESS PROCESSES PORT MESH JOB STEPS [DIR]: MESH is the number of devices along each
-of its axes, as 2x2. The environment has XLA_FLAGS.
+of its axes, as 2x2. The environment has XLA_FLAGS, and may have HOLD_AT and WAITS.
 """
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -93,6 +94,13 @@ def make_step(optimizer, wanted):
     return step_of
 
 
+def wait(step, session):
+    """Until the step is committed, where that is asked for."""
+    if "WAITS" in os.environ:
+        with contextlib.suppress(libckpt.CheckpointError):  # It was skipped.
+            session.wait(step, "committed", float(os.environ["WAITS"]))
+
+
 def train(mesh, job, steps, directory=None):
     optimizer = optax.adam(0.01)
     state = jax.eval_shape(functools.partial(make_state, optimizer))
@@ -125,6 +133,7 @@ def train(mesh, job, steps, directory=None):
         if not ticket:
             say("not saved", step, ticket.outcome, checkpointer.session.counts()["last_error"])
         say("step", step, float(loss).hex(), digest(state))
+        wait(step, checkpointer.session)
         if step == hold_at:
             ticket.committed.result(60)
             say("holds", step)

@@ -33,6 +33,7 @@ def train(mesh, base, steps):
         state, loss = step_of(state)
         checkpointer.on_step(tree=state, step=step)
         say("step", step, float(loss).hex(), digest(state))
+        jax_steps.wait(step, checkpointer._memory.session)
         if step == hold_at:
             checkpointer._memory.session.wait(step - 1, "committed")
             checkpointer.wait_until_finished()

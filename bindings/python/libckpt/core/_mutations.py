@@ -64,6 +64,16 @@ class _Capture:
         return [name for name, before in self._sums.items() if now[name] != before]
 
 
+class _Both:
+    """The memory of two captures: of one that may not have ended, and of one that begins."""
+
+    def __init__(self, *parts):
+        self._parts = [part for part in parts if part is not None]
+
+    def has(self, address):
+        return any(part.has(address) for part in self._parts)
+
+
 class Twins:
     """The optimizer's own tensors where others are saved, such as `parameter.data`: a write to the
     one is not counted by the other."""
@@ -89,7 +99,7 @@ class Mutations:
 
     def __init__(self, client, is_debugged=False):
         self.names = set()  # Tensors that were ever written during a capture.
-        self.memory = None  # Keeps alive what a capture may still read.
+        self.memory = None  # KeptMemory: what a capture may still read.
         self._memory_before = self._memory_next = None
         self._client = client
         self._is_debugged = is_debugged
@@ -106,7 +116,7 @@ class Mutations:
         """Call before the save of the step. It leaves `tensors` for later, and reads `memory`.
         `twins`: other tensors in the same memory, which count writes of their own."""
         self._memory_before, self._memory_next, self._step = self.memory, memory, step
-        self.memory = (self._memory_before, memory)
+        self.memory = _Both(self._memory_before, memory)
         holds = bool(tensors)
         self._capture = None
         if holds:
@@ -119,7 +129,7 @@ class Mutations:
         """Call after the save."""
         # If it started, the copies before have ended. Another thread may have cleared `memory`
         # meanwhile: a wait does that once the capture before has ended.
-        self.memory = self._memory_next or None if is_started else self._memory_before
+        self.memory = self._memory_next if is_started else self._memory_before
         self._memory_before = self._memory_next = None
         if not is_started:
             self._capture = None
@@ -128,6 +138,11 @@ class Mutations:
         if self._capture is not None:
             self._capture.is_started = True
             self._unchecked = self._capture if self._is_debugged else None
+
+    def may_read(self, address):
+        """Whether the running capture may still read the storage that begins there."""
+        memory = self.memory  # Another thread may let go of it meanwhile.
+        return memory is not None and memory.has(address)
 
     def running(self):
         """The capture that has begun and is not judged."""

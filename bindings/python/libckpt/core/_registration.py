@@ -10,7 +10,8 @@ import mmap
 import os
 
 from libckpt import _native, errors
-from libckpt.core import _frameworks, _metrics, _mutations, _structure, _tensors, _views
+from libckpt.core import _frameworks, _kept_memory, _metrics, _mutations, _structure, _tensors
+from libckpt.core import _views
 
 ROOM = "libckpt.room"  # Stands for tensors that will come; never captured.
 
@@ -98,6 +99,11 @@ class Registration:
             with contextlib.suppress(errors.CheckpointError):  # The guard reports it.
                 self.finish_here(judges=self._may_judge())
 
+    def finish_reading(self, addresses):
+        """The same, if the capture may read a storage that begins at one of these."""
+        if any(map(self.mutations.may_read, addresses)):
+            self.finish()
+
     def capture(self, step, flattened, arrays, always, wait=0, metrics=None):
         """The outcome. `flattened` is what items.flatten answered."""
         structure, tensors, members = flattened
@@ -112,9 +118,8 @@ class Registration:
         self._structure.set(structure)
         gpus = self._gpus_of(views, members)
         counted = self._counted(tensors)
-        memory = _memory_of(tensors, counted, views, members, gpus)
-        if self._constants:
-            memory = (memory, arrays.constants())
+        constants = arrays.constants() if self._constants else ()
+        memory = _kept_memory.memory_of(tensors, counted, views, members, gpus, constants)
         twins = self._twins.of(self._left_for_later, tensors, self._guard)
         self.mutations.begin(step, counted, twins, memory)
         outcome = "failed"
@@ -229,8 +234,9 @@ class Registration:
         )
 
     def forget(self):
-        """After a restore the library may know other tensors than before."""
-        self._registered = None
+        """After a restore the library may know other tensors than before, and those that were made
+        for it may be gone."""
+        self._registered, self._views = None, _views.Views()
 
     def guarded_names(self):
         return {tensor[0] for tensor in (self._registered or ((),))[0] if tensor[5]}
@@ -285,16 +291,3 @@ def state_bytes(items, guarded):
 
 def _gpus_of(views):
     return sorted({view.gpu for view in views if view.gpu >= 0})
-
-
-def _memory_of(tensors, counted, views, members, gpus):
-    """Memory that must stay while it is copied behind the trainer: also when that drops it, or
-    gives it other memory."""
-    if not counted and not gpus:
-        return ()
-    storages = [
-        tensor.untyped_storage()
-        for name, tensor in tensors.items()
-        if name in counted or views[name].gpu >= 0
-    ]
-    return (storages, members)

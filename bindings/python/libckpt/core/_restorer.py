@@ -48,8 +48,11 @@ class Restorer:
 
     def restore(self, into, step, strict, arrays=(), path=None):
         """(Restored, whether the daemons know of the restore); `into` and the arrays are filled."""
-        with _item_kinds.state_made(into):
-            return self._restore(into, step, strict, arrays, path)
+        try:
+            with _item_kinds.state_made(into):
+                return self._restore(into, step, strict, arrays, path)
+        finally:
+            self._registration.forget()
 
     def _restore(self, into, step, strict, arrays, path):
         flattened = _items.flatten(into, self._allow_pickle)
@@ -69,7 +72,6 @@ class Restorer:
         room = _native.slot_bytes(directory, rank) if directory else 0
         self._make_room(into, here, members, room, prepare, arrays)
         answer, structure = self._gather.restore(step, targets, arrays, path)
-        self._registration.forget()
         try:
             values = self._give(into, answer, structure, targets, strict)
         except errors.CheckpointError as error:

@@ -105,8 +105,7 @@ class Memory:
         except Exception:
             _optimizers.drop_state(made)
             raise
-        for part, settings in zip(pieces.parts, state["optimizers"], strict=True):
-            _optimizers.give_settings(part, settings)
+        _optimizers.give_settings(pieces.parts, state["optimizers"])
         _give_objects(pieces.modules, state["objects"])
         if scheduler is not None and state["scheduler"] is not None:
             scheduler.load_state_dict(state["scheduler"])

@@ -10,7 +10,9 @@ import torch
 
 from libckpt.errors import InvalidArgument, Unsupported
 
-IDENTITY = ("wd_mult", "lr_mult", "is_expert_parallel", "is_decoupled_lr")
+OF_EXPERTS = "is_expert_parallel"
+IDENTITY = ("wd_mult", "lr_mult", OF_EXPERTS, "is_decoupled_lr")
+ALIKE = ("wd_mult", "lr_mult", "is_decoupled_lr")  # Those of experts have the others' settings.
 
 
 @dataclasses.dataclass
@@ -150,9 +152,27 @@ def settings_of(part):
     }
 
 
-def give_settings(part, settings):
+def give_settings(parts, saved):
+    """Those of as many optimizers, or of others: one rank that has all experts has one optimizer
+    for them and the rest, and expert parallel ranks have two."""
+    if len(parts) != len(saved):
+        groups = [group for settings in saved for group in settings["groups"]]
+        steps = {settings["step"] for settings in saved} - {None}
+        if len(steps) > 1:
+            raise InvalidArgument(
+                f"restore: {len(saved)} optimizers were saved, which made other numbers of steps "
+                f"({sorted(steps)}), and {len(parts)} are here"
+            )
+        merged = {**saved[0], "groups": groups, "step": max(steps, default=None)}
+        saved = [merged] * len(parts)
+    for part, settings in zip(parts, saved, strict=True):
+        _give_settings(part, settings)
+
+
+def _give_settings(part, settings):
     inner = inner_of(part)
     there = {_identity(group): group for group in settings["groups"]}
+    alike = {_identity(group, among=ALIKE): group for group in settings["groups"]}
     is_by_identity = len(there) == len(settings["groups"])
     if not is_by_identity and len(settings["groups"]) != len(inner.param_groups):
         raise InvalidArgument(
@@ -160,13 +180,16 @@ def give_settings(part, settings):
             f"{len(settings['groups'])} there"
         )
     for at, group in enumerate(inner.param_groups):
-        found = there.get(_identity(group)) if is_by_identity else settings["groups"][at]
+        if is_by_identity:
+            found = there.get(_identity(group)) or alike.get(_identity(group, among=ALIKE))
+        else:
+            found = settings["groups"][at]
         if found is None:
             raise InvalidArgument(
                 f"restore: the optimizer's group {_identity(group)} was not there when the step "
                 "was saved"
             )
-        group.update(found)
+        group.update({key: value for key, value in found.items() if key != OF_EXPERTS})
     for state in inner.state.values():
         if "step" in state and settings["step"] is not None:
             # Each has its own: one that all share would be counted once for each parameter.
@@ -176,6 +199,6 @@ def give_settings(part, settings):
         scaler.load_state_dict(settings["scaler"])
 
 
-def _identity(group):
+def _identity(group, among=IDENTITY):
     """As Megatron tells one group from the other; NeMo has "pre_" before two of the names."""
-    return tuple(str(group.get(key, group.get(f"pre_{key}"))) for key in IDENTITY)
+    return tuple(str(group.get(key, group.get(f"pre_{key}"))) for key in among)

@@ -16,9 +16,12 @@ from libckpt.errors import Unsupported
 logger = logging.getLogger("libckpt")
 
 
+CLASS = "DTensor"
+
+
 def is_distributed(value):
     # By name: to import the class takes a second, in programs that have no such tensor.
-    return type(value).__name__ == "DTensor" and isinstance(value, torch.Tensor)
+    return type(value).__name__ == CLASS and isinstance(value, torch.Tensor)
 
 
 def local_of(tensor):

@@ -5,7 +5,9 @@ training, for instance, while the first one is still a variable. So the step of 
 
 The session keeps tensors and storages that the trainer drops, but a storage that is resized gives
 its memory back at once, even while it is held. So the functions that resize wait, too, and so does
-`set_`, which else would count as a write to what is captured.
+`set_`, which else would count as a write to what is captured. So do writes to distributed tensors
+that torch does not count. All of these wait only for a capture that reads their memory: FSDP2
+resizes other memory in each layer of each forward pass.
 """
 
 import functools
@@ -14,6 +16,7 @@ import weakref
 import torch
 from torch.optim import Optimizer, optimizer as _optimizer
 
+from libckpt.adapters.torch import _distributed, _unseen_writes
 from libckpt.adapters.torch._guarded_memory import GuardedMemory, by_address, tensors_of
 
 _guards = weakref.WeakSet()
@@ -32,6 +35,7 @@ class Guard:
         self._memory = GuardedMemory()
         self._registration = weakref.ref(registration)  # Which has the guard.
         _replace_functions_of_torch()
+        _unseen_writes.listen(_before_write)
         _guards.add(self)
 
     def add(self, optimizer):
@@ -41,11 +45,15 @@ class Guard:
             optimizer.register_step_pre_hook(lambda given, *_: self._before_step(given))
         )
 
-    def finish(self):
-        """When it returns, the running capture has left the tensors."""
+    def may_read(self):
+        registration = self._registration()
+        return registration is not None and registration.mutations.memory is not None
+
+    def finish_reading(self, addresses):
+        """When it returns, the running capture has left the storages that begin there."""
         registration = self._registration()
         if registration is not None:
-            registration.finish()
+            registration.finish_reading(addresses)
 
     def remove(self):
         _guards.discard(self)
@@ -56,7 +64,8 @@ class Guard:
         """Its update was recorded, and the replays will not ask: it is guarded no longer."""
         self.optimizers = [each for each in self.optimizers if each() is not optimizer]
         for tensors in tensors_of(optimizer):
-            self._replayed.update(tensor.data_ptr() for tensor in tensors)
+            own = map(_distributed.memory_of, tensors)
+            self._replayed.update(tensor.data_ptr() for tensor in own)
 
     def ranges(self):
         """Bytes by address of what only guarded steps change. The very same dictionary as before
@@ -87,11 +96,33 @@ def _before_any_step(optimizer, *_):
 def _after_captures(stock):
     @functools.wraps(stock)
     def resize(self, *arguments, **options):
-        for guard in list(_guards):
-            guard.finish()
+        _finish_reading([self])
         return stock(self, *arguments, **options)
 
     return resize
+
+
+def _before_write(tensors):
+    _finish_reading(tensors)
+
+
+def _finish_reading(owners):
+    """Of each, a tensor or a storage, before its memory is changed."""
+    guards = [guard for guard in list(_guards) if guard.may_read()]
+    if guards:
+        addresses = [_address_of(owner) for owner in owners]
+        for guard in guards:
+            guard.finish_reading(addresses)
+
+
+def _address_of(owner):
+    """Of the storage; None: it may lie anywhere."""
+    try:
+        if isinstance(owner, torch.Tensor):
+            owner = _distributed.memory_of(owner).untyped_storage()
+        return owner.data_ptr()
+    except (RuntimeError, NotImplementedError):  # Of a sparse tensor, say.
+        return None
 
 
 def optimizer_of(given):

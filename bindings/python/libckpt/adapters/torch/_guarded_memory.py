@@ -5,6 +5,7 @@ import array
 import torch
 
 from libckpt import _native
+from libckpt.adapters.torch import _distributed, _unseen_writes
 from libckpt.core import _views
 
 # Bytes of state for each byte of a parameter, of the usual optimizers.
@@ -31,6 +32,8 @@ class GuardedMemory:
             for state in optimizer.state.values():
                 if isinstance(state, dict):
                     parts.extend(state.values())
+        if any(name == _distributed.CLASS for name in {type(part).__name__ for part in parts}):
+            parts = [memory for part in parts for memory in _memory_of(part)]
         if not parts:
             self._memory, self._ranges = None, {}
             return self._ranges
@@ -48,12 +51,23 @@ class GuardedMemory:
 def by_address(optimizers):
     """The same tensors by address."""
     parts = (tensors for optimizer in owners(optimizers) for tensors in tensors_of(optimizer))
-    return {tensor.data_ptr(): tensor for tensors in parts for tensor in tensors}
+    return {
+        memory.data_ptr(): tensor
+        for tensors in parts for tensor in tensors for memory in _memory_of(tensor)
+    }  # fmt: skip
+
+
+def _memory_of(part):
+    """The tensor whose memory it is; none, where not all writes to a distributed one are seen."""
+    if not _distributed.is_distributed(part):
+        return [part]
+    is_seen = _unseen_writes.are_told(part.device_mesh)
+    return [_distributed.local_of(part)] if is_seen else []
 
 
 def ranges_one_by_one(optimizers):
     found = by_address(optimizers).items()
-    return {address: tensor.nbytes for address, tensor in found if address}
+    return {a: _distributed.memory_of(tensor).nbytes for a, tensor in found if a}
 
 
 def owners(optimizers):
@@ -102,5 +116,5 @@ def state_bytes(optimizers):
             factor = usual + sum(bool(group.get(option)) for option in STATE_MORE)
             for parameter in group["params"]:
                 if parameter.requires_grad:
-                    total += factor * parameter.nbytes + STATE_BYTES_EACH
+                    total += factor * _distributed.memory_of(parameter).nbytes + STATE_BYTES_EACH
     return total

@@ -1,0 +1,134 @@
+"""torchtitan: a CheckpointManager for the seat of torchtitan's own.
+
+    checkpoint=libckpt.torchtitan.CheckpointManager.Config(enable=True, interval=500)
+
+Each step is captured in memory, beside the next one. Folders are torchtitan's, by its own code. A
+start takes memory, if that is not older than the newest folder.
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+
+from torchtitan.components.checkpointer.base import MODEL, OPTIMIZER
+from torchtitan.components.checkpointer.dcp import CheckpointManager as _Stock
+
+from libckpt import errors
+from libckpt._init import init
+from libckpt.core import _resuming, _settings
+from libckpt.core.files import _publish_queue
+from libckpt.rng import RNG
+
+__all__ = ["CheckpointManager"]
+
+logger = logging.getLogger("libckpt")
+
+LAST_STEP_WAIT = 60  # Seconds for a Slot: no later step replaces the last one.
+WANTED = ("_save", "_load", "_close", "_find_load_step", "_create_checkpoint_id")
+_missing = [name for name in WANTED if not hasattr(_Stock, name)]
+if _missing:
+    raise ImportError(
+        f"libckpt.torchtitan: torchtitan's CheckpointManager has no {', '.join(_missing)}: 0.3 is "
+        "known; without libckpt.torchtitan it saves its folders itself"
+    )
+
+
+class CheckpointManager(_Stock):
+    """Other options of libckpt come from the environment (LIBCKPT_...) or the file that it names.
+
+    job: the name of the run in memory; without one it is made of the folder's path.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(_Stock.Config):
+        job: str = ""
+        """Name of the run in memory; made of the checkpoint folder if empty."""
+
+        save_mem_interval: int = 1
+        """Capture in memory every so many steps."""
+
+        replicas: int = 2
+        """Copies of each rank's state, on as many nodes."""
+
+    def __init__(self, config, **given):
+        self._session, self._is_over = None, False
+        super().__init__(config, **given)
+        if self.enable and not _settings.is_true(_settings.configured("disable")):
+            self._open(config)
+
+    def _open(self, config):
+        path = os.path.realpath(self.folder)
+        job = config.job or _publish_queue.job_of("torchtitan", os.path.basename(path), path)
+        options = {"save_mem_interval": config.save_mem_interval, "replicas": config.replicas}
+        try:
+            self._session = init(job, **options)
+        except errors.Unavailable as error:
+            logger.error("libckpt: %s; steps are not captured in memory", error)
+            return
+        self._session.guard(*self.states[OPTIMIZER])
+
+    def _items(self):
+        """torchtitan's own objects, which a restore fills where they are."""
+        names = self.states.keys() - {MODEL, OPTIMIZER}
+        items = {name: self.states[name] for name in sorted(names) if self.states[name] is not None}
+        model, optimizers = self.states[MODEL].model, list(self.states[OPTIMIZER])
+        items |= {f"{MODEL}_{number}": part for number, part in enumerate(model)}
+        items |= {f"{OPTIMIZER}_{number}": part for number, part in enumerate(optimizers)}
+        return {**items, "rng": RNG()}
+
+    # --- what torchtitan's trainer calls
+
+    def _save(self, curr_step, last_step=False):
+        if self._session is not None and not self.load_only:
+            if last_step:
+                self._session.save(curr_step, self._items(), wait=LAST_STEP_WAIT)
+            else:
+                self._session.save_checkpoint_if_needed(curr_step, self._items())
+        saved = super()._save(curr_step, last_step)
+        self._is_over = last_step
+        return saved
+
+    def _load(self, step=-1):
+        if self._session is None or step != -1:
+            return self._load_stock(step)
+        restored, failure = self._restore()
+        number = self._find_load_step()
+        folder = None if number == -1 else self._create_checkpoint_id(number)
+        is_initial = folder is None and (self.initial_load_path or self.initial_load_in_hf)
+        if restored is None and is_initial and failure is None:
+            return self._load_stock(step)
+        if not _resuming.is_memory_newest(restored, failure, folder, number):
+            return self._load_stock(step)
+        return True
+
+    def _load_stock(self, step):
+        if self._session is not None:
+            self._session.start_fresh()
+        return super()._load(step)
+
+    def _restore(self):
+        """(what memory has, in the objects, or None; why it could not be had)."""
+        new = [optimizer for optimizer in self.states[OPTIMIZER] if not optimizer.state]
+        self.states[OPTIMIZER].state_dict()  # Makes state of the types that torchtitan wants.
+        session, items = self._session, self._items()
+        items = {name: item for name, item in items.items() if self._is_wanted(name)}
+        restored, failure = _resuming.from_memory(session, lambda: session.restore(items))
+        if restored is None:
+            for optimizer in new:
+                optimizer.state.clear()
+        return restored, failure
+
+    def _is_wanted(self, name):
+        """By torchtitan's `exclude_from_loading`, which has names without numbers."""
+        return name.rpartition("_")[0] not in self.exclude_from_loading and (
+            name not in self.exclude_from_loading
+        )
+
+    def _close(self):
+        session, self._session = self._session, None
+        if session is not None:
+            try:
+                session.close() if self._is_over else session.abandon()  # A restart wants it.
+            except errors.CheckpointError as error:
+                logger.error("libckpt: %s", error)
+        super()._close()
