@@ -123,6 +123,26 @@ void measure_small(Harness& harness, GpuTrainer& trainer, Raw& raw) {
       [&] { return capture_rate(small); }, one_by_one);
 }
 
+// The kernel for small tensors against the copy engine: from which size on it is no faster.
+void measure_gather(Harness& harness, GpuTrainer& trainer) {
+  constexpr std::size_t count_max = 4000;
+  for (const std::size_t bytes : {256ul, 4 * KiB, 16 * KiB, 32 * KiB, 60 * KiB}) {
+    const std::size_t count = std::clamp<std::size_t>(harness.bytes() / bytes, 64, count_max);
+    ckpt::device::GpuOptions options = as_in_a_trainer();
+    options.gather = ckpt::GpuGather::off;
+    GpuState engine(trainer, std::vector<std::size_t>(count, bytes), options);
+    options.gather = ckpt::GpuGather::on;
+    GpuState kernel(trainer, std::vector<std::size_t>(count, bytes), options);
+    harness.compare(
+        {.id = fmt::format("G3k {}", bytes),
+         .what = fmt::format("{} tensors of {} bytes: gpu_gather=on / off", count, bytes),
+         .excellent = 1.5,
+         .floor = 1.0,
+         .is_judged = false},
+        [&] { return capture_rate(kernel); }, [&] { return capture_rate(engine); });
+  }
+}
+
 }  // namespace
 
 std::vector<std::size_t> sizes_like_a_model(std::size_t bytes) {
@@ -160,6 +180,7 @@ void measure_copies(Harness& harness, GpuTrainer& trainer) {
     measure_large(harness, trainer, raw);
     measure_many(harness, trainer, raw);
     measure_small(harness, trainer, raw);
+    measure_gather(harness, trainer);
   }
   pins->stop();
 }

@@ -12,6 +12,7 @@ device::GpuOptions gpu_options(const Options& options) {
   device::GpuOptions gpus;
   gpus.copy_rate = options.gpu_copy_rate;
   gpus.gap = options.gpu_gap;
+  gpus.gather = options.gpu_gather;
   // Without a directory, as in an embedded engine, each process measures.
   if (const auto directory = os::RuntimeDirectory::find(options.runtime_dir))
     gpus.gap_cache = directory->path() + "/gpu-gaps";

@@ -103,6 +103,17 @@ std::string show_gap(GpuGap gap) {
   return {};
 }
 
+Result<GpuGather> parse_gather(std::string_view text) {
+  if (trim(text) == "auto") return GpuGather::automatic;
+  if (trim(text) == "on") return GpuGather::on;
+  if (trim(text) == "off") return GpuGather::off;
+  return fail(Errc::invalid_argument, "expected auto, on or off");
+}
+std::string show_gather(GpuGather gather) {
+  if (gather == GpuGather::automatic) return "auto";
+  return gather == GpuGather::on ? "on" : "off";
+}
+
 // For storage, "0" is the usual word for never. For captures it would leave nothing at all.
 Result<Interval> parse_captures(std::string_view text) {
   CKPT_TRY(const Interval interval, Interval::parse(text));
@@ -134,6 +145,7 @@ constexpr std::array fields = {
     count_field<&Options::copy_threads>("copy_threads"),
     bytes_field<&Options::gpu_copy_rate>("gpu_copy_rate"),
     field<&Options::gpu_gap, parse_gap, show_gap>("gpu_gap"),
+    field<&Options::gpu_gather, parse_gather, show_gather>("gpu_gather"),
     bytes_field<&Options::flush_rate>("flush_rate"),
     bytes_field<&Options::replica_rate>("replica_rate"),
     field<&Options::yield, parse_yield, show_yield>("yield"),

@@ -26,12 +26,15 @@ struct CudaCopy {
 struct CudaBatch {
   std::size_t first_copy = 0;
   std::size_t copy_count = 0;
+  std::size_t first_gathered = 0;  // Of `gathered`, which cuda_gather_plan.hpp fills.
+  std::size_t gathered_count = 0;
   std::uint64_t bytes = 0;
   std::size_t strips_end = 0;  // When this batch has arrived, so have all strips below this index.
 };
 
 struct CudaBatches {
   std::vector<CudaCopy> copies;
+  std::vector<CudaCopy> gathered;  // Small ones, by a kernel.
   std::vector<CudaBatch> batches;
   std::vector<CudaCopy> zeros;  // Padding, which the host writes; without sources.
 };

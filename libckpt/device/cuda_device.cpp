@@ -118,7 +118,14 @@ std::unique_ptr<CopyRun> CudaDevice::make_run(CopyList list, CopyListener& liste
   };
   BatchLimits limits = limits_;
   if (!queue_.is_batch_copy_usable) limits.copies = std::min(limits.copies, copies_one_by_one_max);
-  return std::make_unique<CudaRun>(queue_, plan_batches(list, limits, begins_memory), listener);
+  CudaBatches plan = plan_batches(list, limits, begins_memory);
+  return std::make_unique<CudaRun>(queue_, gather_small(std::move(plan), gather_limits()),
+                                   listener);
+}
+
+GatherLimits CudaDevice::gather_limits() {
+  const std::lock_guard lock(queue_.mutex);
+  return queue_.gather.limits();
 }
 
 Status CudaDevice::synchronize() const {

@@ -39,6 +39,7 @@ class CudaDevice final : public Device {
   Status open_streams();
   void start_thread();
   void run();
+  GatherLimits gather_limits();
   std::chrono::microseconds next_pause(std::chrono::microseconds pause) const;
   Status synchronize() const;
   void carry_out_quiesce(std::unique_lock<std::mutex>& lock);

@@ -155,6 +155,9 @@ Status CudaDriver::find_functions(const CudaSymbols& symbols) {
 // A function that the driver lacks stays null: there is another way without it. They are looked up
 // only in drivers of their version, since asking an older one is an error.
 void CudaDriver::find_newer_functions(const CudaSymbols& symbols) {
+  (void)symbols.find(load_module, "cuModuleLoadData", 2000);
+  (void)symbols.find(module_function, "cuModuleGetFunction", 2000);
+  (void)symbols.find(launch_kernel, "cuLaunchKernel", 4000);
   if (version >= version_of_context_id)
     (void)symbols.find(context_id, "cuCtxGetId", version_of_context_id);
   if (version >= version_of_batch_copy_without_index) {

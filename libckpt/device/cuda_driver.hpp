@@ -78,6 +78,10 @@ struct CudaDriver {
   // At most one of the two is set: CUDA 13.0 removed a parameter. Both may be null.
   PFN_cuMemcpyBatchAsync_v12080 copy_batch_12080 = nullptr;
   CopyBatch13000 copy_batch_13000 = nullptr;
+  // For the kernel that gathers small tensors; null where the driver lacks them.
+  PFN_cuModuleLoadData_v2000 load_module = nullptr;
+  PFN_cuModuleGetFunction_v2000 module_function = nullptr;
+  PFN_cuLaunchKernel_v4000 launch_kernel = nullptr;
   // From CUDA 12.0 on, where the driver has it; else null.
   PFN_cuCtxGetId_v12000 context_id = nullptr;
 

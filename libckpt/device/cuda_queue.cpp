@@ -65,7 +65,7 @@ Status CudaQueue::find_batch_copy(CUdevice device) {
                               CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, device),
       "ask whether the GPU uses host addresses"));
   is_batch_copy_usable = driver.has_batch_copy() && takes_host_pointers != 0;
-  return {};
+  return gather.load(stream, takes_host_pointers != 0);
 }
 
 Status CudaQueue::queue_gap(GpuGap gap) {

@@ -19,6 +19,7 @@
 
 #include "base/assert.hpp"
 #include "device/cuda_context_identity.hpp"
+#include "device/cuda_gather.hpp"
 #include "device/gpus.hpp"
 #include "device/memory_pins.hpp"
 #include "device/token_bucket.hpp"
@@ -44,6 +45,7 @@ class CudaQueue {
         pins(pins_in),
         prefers_overlap(options.prefers_overlap),
         bucket(options.copy_rate, options.batch_bytes),
+        gather(driver_in, options.gather),
         gap_(options.gap),
         gap_cache_(options.gap_cache) {}
   ~CudaQueue() { CKPT_ASSERT(runs.empty()); }
@@ -80,6 +82,7 @@ class CudaQueue {
   // Small tensors are copied in one call, if the driver has that call and its GPU accepts it.
   bool is_batch_copy_usable = false;
   TokenBucket bucket;
+  CudaGather gather;
   CUstream stream = nullptr;
 
  private:

@@ -54,10 +54,22 @@ CudaRun::CudaRun(CudaQueue& queue, CudaBatches plan, CopyListener& listener)
       event_of_(plan_.batches.size()),
       half_of_(plan_.batches.size()) {
   std::size_t copies_max = copies_together_max;
-  for (const CudaBatch& batch : plan_.batches) copies_max = std::max(copies_max, batch.copy_count);
+  for (const CudaBatch& batch : plan_.batches)
+    copies_max = std::max(copies_max, batch.copy_count + batch.gathered_count);
   targets_.reserve(copies_max);
   sources_.reserve(copies_max);
   sizes_.reserve(copies_max);
+  if (!plan_.gathered.empty()) make_table();
+}
+
+// With the context current. The captures do without it if need be.
+void CudaRun::make_table() {
+  auto made = GatherTable::make(queue_.driver, gather_table(plan_));
+  if (made) {
+    table_ = std::move(*made);
+  } else {
+    log_info("gpu_gather: small tensors are copied without a kernel: {}", made.error().text());
+  }
 }
 
 CudaRun::~CudaRun() {
@@ -71,6 +83,8 @@ CudaRun::~CudaRun() {
   if (has_context)
     for (const CUevent event : events_) (void)queue_.driver.destroy_event(event);
   order_.close(has_context);
+  if (table_ && !has_context) table_->forget();
+  table_.reset();
 }
 
 Status CudaRun::make_events() {
@@ -144,9 +158,7 @@ Status CudaRun::queue_batches(std::size_t count) {
   CKPT_ASSERT(has_left());
   CKPT_ASSERT(count > 0 && count <= plan_.batches.size() - next_);
   const std::size_t last = next_ + count - 1;
-  const std::size_t first_copy = plan_.batches[next_].first_copy;
-  const std::size_t end_copy = plan_.batches[last].first_copy + plan_.batches[last].copy_count;
-  const auto copies = std::span(plan_.copies).subspan(first_copy, end_copy - first_copy);
+  const Copies copies = copies_of(next_, last);
   std::byte* ring_half = nullptr;
   if (is_by_ring_) {
     CKPT_ASSERT(count == 1);
@@ -176,25 +188,50 @@ std::byte* CudaRun::target_of(const CudaCopy& copy, std::byte* ring_half,
   return slot_.data() + copy.slot_offset;
 }
 
-Status CudaRun::queue_copies(std::span<const CudaCopy> copies, std::byte* ring_half) {
+CudaRun::Copies CudaRun::copies_of(std::size_t first, std::size_t last) const {
+  const CudaBatch& begin = plan_.batches[first];
+  const CudaBatch& end = plan_.batches[last];
+  return {std::span(plan_.copies)
+              .subspan(begin.first_copy, end.first_copy + end.copy_count - begin.first_copy),
+          std::span(plan_.gathered)
+              .subspan(begin.first_gathered,
+                       end.first_gathered + end.gathered_count - begin.first_gathered)};
+}
+
+void CudaRun::add_targets(std::span<const CudaCopy> copies, std::byte* ring_half,
+                          std::uint64_t& offset) {
+  for (const CudaCopy& copy : copies) {
+    targets_.push_back(on_gpu(target_of(copy, ring_half, offset)));
+    sources_.push_back(on_gpu(copy.source));
+    sizes_.push_back(copy.bytes);
+    offset += copy.bytes;
+  }
+}
+
+Status CudaRun::queue_copies(const Copies& copies, std::byte* ring_half) {
+  bool is_gathered = false;
+  // The ring has no place for each of them that the table could name.
+  if (!copies.gathered.empty() && table_ && ring_half == nullptr && queue_.gather.is_usable()) {
+    const CudaCopy& last = copies.gathered.back();
+    CKPT_ASSERT(last.slot_offset + last.bytes <= slot_.size());
+    const auto first = static_cast<std::size_t>(copies.gathered.data() - plan_.gathered.data());
+    CKPT_TRY(is_gathered,
+             queue_.gather.queue(*table_, {first, copies.gathered, slot_.data()}, queue_.stream));
+  }
   targets_.clear();
   sources_.clear();
   sizes_.clear();
   std::uint64_t ring_offset = 0;
-  for (const CudaCopy& copy : copies) {
-    targets_.push_back(on_gpu(target_of(copy, ring_half, ring_offset)));
-    sources_.push_back(on_gpu(copy.source));
-    sizes_.push_back(copy.bytes);
-    ring_offset += copy.bytes;
-  }
-  if (copies.size() > 1 && queue_.is_batch_copy_usable) {
-    const CUresult result = queue_together(copies);
+  add_targets(copies.by_engine, ring_half, ring_offset);
+  if (!is_gathered) add_targets(copies.gathered, ring_half, ring_offset);
+  if (targets_.size() > 1 && queue_.is_batch_copy_usable) {
+    const CUresult result = queue_together();
     if (result != CUDA_ERROR_NOT_SUPPORTED)
       return queue_.driver.check(result, "queue a batch of copies from the GPU");
     queue_.is_batch_copy_usable = false;
     log_info("the driver copies small tensors of this GPU one by one: it does not take batches");
   }
-  for (std::size_t i = 0; i < copies.size(); ++i) {
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
     CKPT_CHECK(
         queue_.driver.check(queue_.driver.copy_to_host(reinterpret_cast<void*>(targets_[i]),
                                                        sources_[i], sizes_[i], queue_.stream),
@@ -203,7 +240,7 @@ Status CudaRun::queue_copies(std::span<const CudaCopy> copies, std::byte* ring_h
   return {};
 }
 
-CUresult CudaRun::queue_together(std::span<const CudaCopy> copies) {
+CUresult CudaRun::queue_together() {
   CUmemcpyAttributes attributes{};
   // Each source is read in stream order, after the trainer's last update wrote it.
   attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
@@ -213,9 +250,9 @@ CUresult CudaRun::queue_together(std::span<const CudaCopy> copies) {
   const CudaDriver& driver = queue_.driver;
   return driver.copy_batch_13000 != nullptr
              ? driver.copy_batch_13000(targets_.data(), sources_.data(), sizes_.data(),
-                                       copies.size(), &attributes, &first, 1, queue_.stream)
+                                       targets_.size(), &attributes, &first, 1, queue_.stream)
              : driver.copy_batch_12080(targets_.data(), sources_.data(), sizes_.data(),
-                                       copies.size(), &attributes, &first, 1, &failed,
+                                       targets_.size(), &attributes, &first, 1, &failed,
                                        queue_.stream);
 }
 
@@ -227,12 +264,12 @@ void CudaRun::fail_with(Error error) {
 // How many batches from the next one on go into one group behind a fence.
 std::size_t CudaRun::count_together() const {
   std::uint64_t bytes = plan_.batches[next_].bytes;
-  std::size_t copies = plan_.batches[next_].copy_count;
+  std::size_t copies = plan_.batches[next_].copy_count + plan_.batches[next_].gathered_count;
   std::size_t count = 1;
   for (; next_ + count < plan_.batches.size(); ++count) {
     const CudaBatch& batch = plan_.batches[next_ + count];
     bytes += batch.bytes;
-    copies += batch.copy_count;
+    copies += batch.copy_count + batch.gathered_count;
     if (bytes > CudaQueue::together_bytes_max || copies > copies_together_max) break;
   }
   return count;
@@ -333,16 +370,17 @@ bool CudaRun::is_answer(CUresult result) {
 }
 
 void CudaRun::empty_ring(Lock& lock) {
-  const CudaBatch& batch = plan_.batches[ended_];
+  const Copies copies = copies_of(ended_, ended_);
   const std::size_t half = half_of_[ended_];
   if (!failure_) {
     lock.unlock();
     const std::byte* from = queue_.half(half);
-    for (const CudaCopy& copy :
-         std::span(plan_.copies).subspan(batch.first_copy, batch.copy_count)) {
-      CKPT_ASSERT(copy.slot_offset + copy.bytes <= slot_.size());
-      std::memcpy(slot_.data() + copy.slot_offset, from, copy.bytes);
-      from += copy.bytes;
+    for (const auto& part : {copies.by_engine, copies.gathered}) {
+      for (const CudaCopy& copy : part) {
+        CKPT_ASSERT(copy.slot_offset + copy.bytes <= slot_.size());
+        std::memcpy(slot_.data() + copy.slot_offset, from, copy.bytes);
+        from += copy.bytes;
+      }
     }
     lock.lock();
   }

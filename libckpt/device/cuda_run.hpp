@@ -10,6 +10,7 @@
 // Threads:    start, fence and wait_idle on the training thread; advance on `ckpt-gpu`.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -52,8 +53,16 @@ class CudaRun final : public CopyRun {
   bool may_queue();
   Status queue_batches(std::size_t count);
   std::size_t count_together() const;
-  Status queue_copies(std::span<const CudaCopy> copies, std::byte* ring_half);
-  CUresult queue_together(std::span<const CudaCopy> copies);
+  // Both spans are of the batches from the next one to `last`.
+  struct Copies {
+    std::span<const CudaCopy> by_engine;
+    std::span<const CudaCopy> gathered;
+  };
+  Copies copies_of(std::size_t first, std::size_t last) const;
+  Status queue_copies(const Copies& copies, std::byte* ring_half);
+  void add_targets(std::span<const CudaCopy> copies, std::byte* ring_half, std::uint64_t& offset);
+  CUresult queue_together();
+  void make_table();
   std::byte* target_of(const CudaCopy& copy, std::byte* ring_half, std::uint64_t ring_offset) const;
   void queue_all_left();
   bool has_batch_ended();
@@ -69,8 +78,9 @@ class CudaRun final : public CopyRun {
   const CudaBatches plan_;
   CopyListener& listener_;
   CudaOrder order_;
-  std::vector<CUevent> events_;        // One for each batch, made at the first start.
-  std::vector<std::size_t> event_of_;  // Which of them was recorded behind each batch.
+  std::unique_ptr<GatherTable> table_;  // Null: the engine copies the small ones as well.
+  std::vector<CUevent> events_;         // One for each batch, made at the first start.
+  std::vector<std::size_t> event_of_;   // Which of them was recorded behind each batch.
   // Arguments for one call of the batched copy, as many as the largest batch needs.
   std::vector<CUdeviceptr> targets_, sources_;
   std::vector<std::size_t> sizes_;

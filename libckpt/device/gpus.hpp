@@ -22,6 +22,7 @@ struct GpuOptions {
   std::uint64_t batch_bytes = 32 * MiB;
   std::size_t batch_copies_max = 1024;
   GpuGap gap = GpuGap::memset;
+  GpuGather gather = GpuGather::off;  // Whether a kernel copies small tensors.
   std::string gap_cache;  // Keeps what GpuGap::automatic has measured; empty: nothing does.
   // Of one registration; see cuda_batches.hpp.
   std::uint64_t pin_piece_bytes = 1 * GiB;

@@ -37,6 +37,7 @@ def init(
     copy_threads=None,
     gpu_copy_rate=None,
     gpu_gap=None,
+    gpu_gather=None,
     flush_rate=None,
     replica_rate=None,
     yield_=None,

@@ -35,6 +35,7 @@ class Options(TypedDict, total=False):
     copy_threads: int | None
     gpu_copy_rate: Bytes | None
     gpu_gap: str | None
+    gpu_gather: str | None
     flush_rate: Bytes | None
     replica_rate: Bytes | None
     yield_: str | None

@@ -59,6 +59,11 @@ enum class Yield : std::uint8_t { off, automatic };
 // "auto" measures them when the GPU is first used, in a tenth of a second, and keeps the answer.
 enum class GpuGap : std::uint8_t { none, memset, write_value, copy, automatic };
 
+// GpuGather: whether a kernel of ours copies a GPU's tensors below 64 KiB into the Slot. "auto":
+// where a capture has 64 of them or more. "on": for any number. It takes some of the GPU's cores
+// for as long as it runs; else the GPU's copy engine copies these, too.
+enum class GpuGather : std::uint8_t { off, on, automatic };
+
 struct Options {
   // Identity.
   std::string job;  // Required: 1 to 128 of [A-Za-z0-9._-].
@@ -95,6 +100,7 @@ struct Options {
   // through; guard() lifts the limit. 0: no limit.
   std::uint64_t gpu_copy_rate = 0;
   GpuGap gpu_gap = GpuGap::automatic;
+  GpuGather gpu_gather = GpuGather::off;
 
   // Limits of the daemon's background work on this node. They do not apply to restores, nor while
   // the job closes, the daemon stops or no trainer is attached.

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "support/cuda_stand_in/kernels.hpp"
 #include "support/cuda_stand_in/world.hpp"
 
 namespace ckpt::test {
@@ -47,6 +48,8 @@ bool read_settings(const char* words, Settings& settings) {
       {"drop_wait", &Settings::drop_wait},
       {"pending_max", &Settings::pending_max},
       {"host_pointers", &Settings::host_pointers},
+      {"refuses_ptx", &Settings::refuses_ptx},
+      {"fail_launch", &Settings::fail_launch},
       {"lacks_newer", &Settings::lacks_newer},
       {"fifo", &Settings::fifo},
       {"connections", &Settings::connections},
@@ -549,6 +552,31 @@ CUresult copy_batch_12080(CUdeviceptr* targets, CUdeviceptr* sources, std::size_
   return copy_batch(targets, sources, sizes, count, attributes, first, attribute_count, handle);
 }
 
+CUresult load_module(CUmodule* module, const void* image) {
+  Call call;
+  if (call.fails()) return call.result();
+  call.must_not_break_graphs();
+  const CUresult result = check_module(*call, image);
+  if (result == CUDA_SUCCESS) *module = reinterpret_cast<CUmodule>(current.back());
+  return result;
+}
+CUresult module_function(CUfunction* function, CUmodule module, const char* name) {
+  Call call;
+  if (call.fails()) return call.result();
+  if (!has_kernel(name)) return CUDA_ERROR_NOT_FOUND;
+  *function = reinterpret_cast<CUfunction>(module);
+  return CUDA_SUCCESS;
+}
+CUresult launch_kernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned threads,
+                       unsigned, unsigned, unsigned, CUstream handle, void** arguments, void**) {
+  Call call;
+  if (call.fails()) return call.result();
+  StreamQueue* const stream = call.working_stream(handle);
+  if (stream == nullptr) return call.result();
+  if (reinterpret_cast<Context*>(function) != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+  return launch_gather(*call, *stream, {blocks, threads, arguments});
+}
+
 CUresult allocate(CUdeviceptr* address, std::size_t bytes) {
   Call call;
   if (call.fails()) return call.result();
@@ -679,6 +707,9 @@ const std::vector<Known>& functions() {
       known("cuStreamWriteValue32", 8000, write_value),
       known("cuMemcpyBatchAsync", 12080, copy_batch_12080),
       known("cuMemcpyBatchAsync", 13000, copy_batch),
+      known("cuModuleLoadData", 2000, load_module),
+      known("cuModuleGetFunction", 2000, module_function),
+      known("cuLaunchKernel", 4000, launch_kernel),
       known("cuMemAlloc", 3020, allocate),
       known("cuMemFree", 3020, free_memory),
       known("cuMemGetInfo", 3020, memory_info),

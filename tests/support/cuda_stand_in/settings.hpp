@@ -24,6 +24,8 @@ struct Settings {
   std::uint64_t drop_wait = 0;        // The cuStreamWaitEvent that is forgotten: a planted bug.
   std::uint64_t pending_max = ~0ull;  // Launches that a stream takes; one more waits for room.
   std::uint64_t host_pointers = 1;    // 0: a batch with addresses of the host loses the context.
+  std::uint64_t refuses_ptx = 0;      // 1: the PTX of a kernel is too new for the driver.
+  std::uint64_t fail_launch = 0;      // The launch of a kernel that is refused.
   std::uint64_t lacks_newer = 0;      // 1: without the functions that CUDA 12 has brought.
   // 1: copies to the host go through one engine of each GPU, first come, first served.
   std::uint64_t fifo = 0;

@@ -1,0 +1,111 @@
+#include "device/cuda_gather.hpp"
+
+#include <cstring>
+
+#include "base/assert.hpp"
+#include "base/log.hpp"
+#include "device/cuda_gather_ptx.hpp"
+
+namespace ckpt::device {
+
+namespace {
+
+// Enough to fill a PCIe 5 link by what is known of others' kernels, and few of a GPU's hundred
+// cores. No GPU has measured it yet.
+constexpr unsigned blocks = 8;
+constexpr unsigned threads = 512;
+
+constexpr std::uint64_t small_bytes = 64 * KiB;  // From here on the copy engine is as fast.
+constexpr std::size_t copies_min = 64;  // Fewer cost less than what a kernel takes from training.
+
+}  // namespace
+
+GatherLimits CudaGather::limits() const {
+  if (!is_usable()) return {};
+  return {small_bytes, choice_ == GpuGather::on ? 1 : copies_min};
+}
+
+Status CudaGather::load(CUstream stream, bool takes_host_pointers) {
+  if (choice_ == GpuGather::off) return {};
+  Status loaded = takes_host_pointers
+                      ? find_kernel()
+                      : fail(Errc::unsupported, "this GPU does not use the host's addresses");
+  if (loaded)
+    loaded = driver_.check(launch(0, 0, 1, nullptr, stream), "launch the kernel for small tensors");
+  if (!loaded) return give_up(loaded.error());
+  return {};
+}
+
+Status CudaGather::find_kernel() {
+  if (driver_.load_module == nullptr || driver_.module_function == nullptr ||
+      driver_.launch_kernel == nullptr)
+    return fail(Errc::unsupported, "the driver launches no kernels");
+  CUmodule module = nullptr;
+  CKPT_CHECK(driver_.check(driver_.load_module(&module, cuda_gather_ptx),
+                           "load the kernel for small tensors"));
+  return driver_.check(driver_.module_function(&function_, module, "ckpt_gather"),
+                       "find the kernel for small tensors");
+}
+
+// Said once: it is not tried again.
+Status CudaGather::give_up(const Error& why) {
+  function_ = nullptr;
+  if (why.code() == Errc::unavailable) return fail(Error(why));
+  log_info("gpu_gather: small tensors of this GPU are copied without a kernel: {}", why.text());
+  return {};
+}
+
+CUresult CudaGather::launch(CUdeviceptr entries, unsigned count, unsigned parts, std::byte* slot,
+                            CUstream stream) {
+  CKPT_ASSERT(function_ != nullptr);
+  void* arguments[] = {&entries, &count, &parts, &slot};
+  return driver_.launch_kernel(function_, blocks, 1, 1, threads, 1, 1, 0, stream, arguments,
+                               nullptr);
+}
+
+Result<bool> CudaGather::queue(GatherTable& table, const Launch& asked, CUstream stream) {
+  CKPT_ASSERT(!asked.copies.empty());
+  Status queued = table.send(stream);
+  if (queued)
+    queued =
+        driver_.check(launch(table.entry(asked.first), static_cast<unsigned>(asked.copies.size()),
+                             gather_parts(asked.copies), asked.slot, stream),
+                      "launch the kernel for small tensors");
+  if (queued) return true;
+  CKPT_CHECK(give_up(queued.error()));
+  return false;
+}
+
+Result<std::unique_ptr<GatherTable>> GatherTable::make(const CudaDriver& driver,
+                                                       std::span<const GatherEntry> entries) {
+  CKPT_ASSERT(!entries.empty());
+  std::unique_ptr<GatherTable> table(new GatherTable(driver));
+  table->bytes_ = entries.size_bytes();
+  CKPT_CHECK(
+      driver.check(driver.allocate_host(&table->on_host_, table->bytes_, CU_MEMHOSTALLOC_PORTABLE),
+                   "allocate a pinned table of small tensors"));
+  std::memcpy(table->on_host_, entries.data(), table->bytes_);
+  CKPT_CHECK(driver.check(driver.allocate(&table->on_gpu_, table->bytes_),
+                          "allocate a table of small tensors on the GPU"));
+  return table;
+}
+
+GatherTable::~GatherTable() {
+  if (on_gpu_ != 0) (void)driver_.free(on_gpu_);
+  if (on_host_ != nullptr) (void)driver_.free_host(on_host_);
+}
+
+void GatherTable::forget() {
+  on_gpu_ = 0;
+  on_host_ = nullptr;
+}
+
+Status GatherTable::send(CUstream stream) {
+  if (is_sent_) return {};
+  CKPT_CHECK(driver_.check(driver_.copy_to_device(on_gpu_, on_host_, bytes_, stream),
+                           "copy the table of small tensors to the GPU"));
+  is_sent_ = true;
+  return {};
+}
+
+}  // namespace ckpt::device
