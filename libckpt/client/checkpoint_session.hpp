@@ -25,6 +25,7 @@
 #include "base/units.hpp"
 #include "client/blob_store.hpp"
 #include "client/device_table.hpp"
+#include "client/restore_copy.hpp"
 #include "client/restore_standing.hpp"
 #include "client/restore_teller.hpp"
 #include "client/running_capture.hpp"
@@ -95,12 +96,12 @@ class CheckpointSession {
   Result<bool> make_ready(Deadline deadline);
   Status begin_timeline(Deadline deadline);
 
-  Result<Restored> restore_agreed(std::optional<Step> step, const ChooseTargets* choose);
-  Result<Restored> restore_loaded(LoadRequest request, const ChooseTargets* choose);
+  Result<Restored> restore_agreed(std::optional<Step> step, const RestoreTerms& terms);
+  Result<Restored> restore_loaded(LoadRequest request, const RestoreTerms& terms);
   Result<Restored> ask_and_restore(control::AskRestore request, const SessionLink::CopyOut& copy,
                                    Deadline& deadline);
   Status copy_out(const format::ShardRecord& record, std::span<const std::byte> slot,
-                  const ChooseTargets* choose);
+                  const RestoreTerms& terms);
 
   const Options options_;
   std::unique_ptr<SessionLink> link_;

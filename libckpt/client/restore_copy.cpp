@@ -8,10 +8,18 @@
 namespace ckpt::client {
 
 Status RestoreCopy::run(const format::ShardRecord& record, std::span<const std::byte> slot,
-                        const ChooseTargets* choose) {
-  if (choose != nullptr) return run_chosen(record, slot, *choose);
-  const auto targets = parts_.registry.targets();
-  CKPT_TRY(const snapshot::RestorePlan plan, snapshot::plan_restore(record, targets));
+                        const RestoreTerms& terms) {
+  if (terms.choose != nullptr) return run_chosen(record, slot, *terms.choose);
+  auto targets = parts_.registry.targets();
+  std::vector<std::string> saved_names(targets.size());
+  for (std::size_t index = 0; index < targets.size(); ++index) {
+    CKPT_TRY(saved_names[index], terms.names.of(targets[index].name));
+    targets[index].name = saved_names[index];
+  }
+  const auto wanted =
+      terms.leaves_rest ? snapshot::Wanted::some_tensors : snapshot::Wanted::all_tensors;
+  CKPT_TRY(const snapshot::RestorePlan plan, snapshot::plan_restore(record, targets, wanted));
+  if (terms.leaves_rest) return copy(record, slot, plan);
   CKPT_CHECK(parts_.blobs.check(record));
   CKPT_CHECK(copy(record, slot, plan));
   parts_.blobs.restore(record, slot);

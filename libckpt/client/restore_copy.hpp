@@ -13,11 +13,19 @@
 #include "client/blob_store.hpp"
 #include "client/device_table.hpp"
 #include "client/restore_teller.hpp"
+#include "client/saved_names.hpp"
 #include "client/tensor_registry.hpp"
 #include "format/shard_record.hpp"
 #include "snapshot/restorer.hpp"
 
 namespace ckpt::client {
+
+// RestoreTerms: what of a shard goes where.
+struct RestoreTerms {
+  const ChooseTargets* choose = nullptr;  // Null: into the registered tensors.
+  SavedNames names;                       // Of those.
+  bool leaves_rest = false;               // As in RestoreRequest.
+};
 
 class RestoreCopy {
  public:
@@ -32,10 +40,10 @@ class RestoreCopy {
   };
   explicit RestoreCopy(Parts parts) : parts_(std::move(parts)) {}
 
-  // `slot` holds the shard. Without `choose` it goes into the registered tensors.
-  // Errors: invalid_argument (names or shapes differ), corruption (a checksum), those of `choose`.
+  // `slot` holds the shard. Errors: invalid_argument (names or shapes differ), corruption (a
+  // checksum), those of `choose`.
   Status run(const format::ShardRecord& record, std::span<const std::byte> slot,
-             const ChooseTargets* choose);
+             const RestoreTerms& terms);
 
  private:
   Status run_chosen(const format::ShardRecord& record, std::span<const std::byte> slot,

@@ -52,29 +52,36 @@ Result<Restored> CheckpointSession::restore(RestoreRequest request,
                             number(*request.step), request.from));
   teller_.watch(request.watch);
   link_->watch_restores(std::move(request.watch));
-  const ChooseTargets* choose = choice ? &choice->targets : nullptr;
+  RestoreTerms terms;
+  terms.choose = choice ? &choice->targets : nullptr;
+  terms.leaves_rest = request.leaves_rest;
+  if (choice && !request.renamed.empty())
+    return fail(Errc::invalid_argument,
+                "restore: renamed: targets are chosen by their names there");
+  CKPT_TRY(terms.names, SavedNames::from(std::move(request.renamed)));
+  CKPT_TRY(auto wanted, terms.names.of(registry_.wanted()));
   LoadRequest load;
   load.path = std::move(request.from);
   load.is_alone = options_.world_size == 1;
   load.rank = choice ? choice->rank : options_.rank;
-  if (!choice) load.wanted = {options_.world_size, registry_.wanted()};
-  auto restored = load.path.empty() ? restore_agreed(request.step, choose)
-                                    : restore_loaded(std::move(load), choose);
+  if (!choice) load.wanted = {options_.world_size, std::move(wanted)};
+  auto restored = load.path.empty() ? restore_agreed(request.step, terms)
+                                    : restore_loaded(std::move(load), terms);
   teller_.end();
   return restored;
 }
 
 Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
-                                                   const ChooseTargets* choose) {
+                                                   const RestoreTerms& terms) {
   standing_.started();
   Status asked = finish_capture({});
   if (asked) asked = update_layout();
   if (asked) asked = slots_.ask_for_restore();
   control::AskRestore request;
   request.wanted = step;
-  request.joins_shards = choose != nullptr;
+  request.joins_shards = terms.choose != nullptr;
   if (asked) {
-    auto wanted = slots_.wanted();
+    auto wanted = slots_.wanted(terms.names);
     if (wanted) {
       request.tensors = std::move(*wanted);
     } else {
@@ -86,7 +93,7 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
   const SessionLink::CopyOut copy = [&](const control::Offer& offer,
                                         std::span<const std::byte> slot) {
     CKPT_ASSERT(offer.record != nullptr);
-    Status copied = copy_out(*offer.record, slot, choose);
+    Status copied = copy_out(*offer.record, slot, terms);
     if (!copied) refusal.emplace(copied.error());
     return copied;
   };
@@ -126,21 +133,20 @@ Result<Restored> CheckpointSession::ask_and_restore(control::AskRestore request,
 }
 
 Status CheckpointSession::copy_out(const format::ShardRecord& record,
-                                   std::span<const std::byte> slot, const ChooseTargets* choose) {
+                                   std::span<const std::byte> slot, const RestoreTerms& terms) {
   RestoreCopy copy({devices_, registry_, blobs_, teller_, options_.restore_deadline,
                     [this] { standing_.overwrites(); }});
-  return copy.run(record, slot, choose);
+  return copy.run(record, slot, terms);
 }
 
-Result<Restored> CheckpointSession::restore_loaded(LoadRequest request,
-                                                   const ChooseTargets* choose) {
+Result<Restored> CheckpointSession::restore_loaded(LoadRequest request, const RestoreTerms& terms) {
   const auto began_at = steady_clock::now();
   CKPT_CHECK(finish_capture({}));
   request.deadline = deadline_after(options_.restore_deadline);
   request.teller = &teller_;
   standing_.started();
   CKPT_TRY(const LoadedShard loaded, load_shard(std::move(request)));
-  if (Status copied = copy_out(*loaded.record, loaded.bytes(), choose); !copied)
+  if (Status copied = copy_out(*loaded.record, loaded.bytes(), terms); !copied)
     return fail(standing_.failed_alone(std::move(copied).error(), true));
   Restored restored;
   restored.step = loaded.record->id.at.step;

@@ -37,9 +37,9 @@ Result<bool> SlotReadiness::update() {
   return true;
 }
 
-Result<std::optional<format::Layout>> SlotReadiness::wanted() const {
-  if (!registry_.has_copies()) return std::optional<format::Layout>();
-  const auto specs = registry_.wanted();
+Result<std::optional<format::Layout>> SlotReadiness::wanted(const SavedNames& names) const {
+  if (!registry_.has_copies() && names.empty()) return std::optional<format::Layout>();
+  CKPT_TRY(const auto specs, names.of(registry_.wanted()));
   CKPT_TRY(format::Layout wanted, format::make_layout(specs, options_.rank, layout_.blob_capacity));
   return std::optional(std::move(wanted));
 }

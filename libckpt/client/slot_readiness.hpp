@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "client/blob_store.hpp"
+#include "client/saved_names.hpp"
 #include "client/session_link.hpp"
 #include "client/tensor_registry.hpp"
 #include "format/layout.hpp"
@@ -30,8 +31,9 @@ class SlotReadiness {
   // a plan of copies is out of date. Only while no capture runs.
   Result<bool> update();
   const format::Layout& layout() const { return layout_; }
-  // The layout that a restore is to bring, where captures have only shares of it; else none.
-  Result<std::optional<format::Layout>> wanted() const;
+  // The layout that a restore is to bring, where captures have only shares of it, or it was saved
+  // under other names; else none.
+  Result<std::optional<format::Layout>> wanted(const SavedNames& names) const;
 
   // Asks for the Slots of the newest Layout, and waits for them until the deadline.
   // Errors: exhausted (the budget), unavailable (not ready yet).

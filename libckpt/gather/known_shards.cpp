@@ -55,9 +55,9 @@ Task<std::shared_ptr<const format::ShardRecord>> KnownShards::whole_record(std::
 }
 
 Task<void> KnownShards::read(std::shared_ptr<const format::ShardRecord> record,
-                             std::vector<std::size_t> chunks, TakeChunk take,
+                             std::vector<std::size_t> chunks, ChunkSink sink,
                              const storage::TransferHooks& hooks) {
-  auto done = co_await source_.read(std::move(record), std::move(chunks), std::move(take), hooks);
+  auto done = co_await source_.read(std::move(record), std::move(chunks), std::move(sink), hooks);
   co_return done;
 }
 

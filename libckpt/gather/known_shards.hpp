@@ -24,7 +24,7 @@ class KnownShards final : public ShardSource {
   Task<Excerpt> look(std::uint32_t rank, std::vector<std::string> names) override;
   Task<std::shared_ptr<const format::ShardRecord>> whole_record(std::uint32_t rank) override;
   Task<void> read(std::shared_ptr<const format::ShardRecord> record,
-                  std::vector<std::size_t> chunks, TakeChunk take,
+                  std::vector<std::size_t> chunks, ChunkSink sink,
                   const storage::TransferHooks& hooks) override;
 
  private:

@@ -15,10 +15,14 @@ namespace ckpt::gather {
 
 namespace {
 
+using format::Extent;
+
 // Descriptions are small, and many shards may have no wanted name.
 constexpr std::size_t looks_in_flight = 16;
 constexpr std::size_t shards_in_flight = 4;
 constexpr std::size_t gaps_named_max = 5;
+// A Chunk whose bytes go to more places is copied there: many small reads cost more than a copy.
+constexpr std::size_t places_max = 8;
 
 // The reasons to read a Chunk of a shard: numbers of transfers, and of wanted bytes.
 struct ChunkWork {
@@ -178,30 +182,60 @@ void divide_work(Reading& reading) {
   }
 }
 
-// Copies what is wanted of a Chunk, which begins at `offset` in its shard. Returns how much it was.
-std::uint64_t copy_from(Reading& reading, const ChunkWork& work, std::uint64_t offset,
-                        std::span<const std::byte> chunk) {
-  std::uint64_t copied = 0;
-  const auto copy = [&](std::span<std::byte> target, const plan::TransferStretch& stretch) {
+// Calls use(bytes of the target, their offset in the shard) for all that is wanted of a Chunk.
+template <class Use>
+void for_each_place(Reading& reading, const ChunkWork& work, Extent chunk, const Use& use) {
+  const auto use_stretch = [&](std::span<std::byte> target, const plan::TransferStretch& stretch) {
     CKPT_ASSERT(stretch.to + stretch.bytes <= target.size());
-    CKPT_ASSERT(stretch.from - offset + stretch.bytes <= chunk.size());
-    std::memcpy(target.data() + stretch.to, chunk.data() + (stretch.from - offset), stretch.bytes);
-    copied += stretch.bytes;
+    CKPT_ASSERT(stretch.from >= chunk.offset);
+    CKPT_ASSERT(stretch.from + stretch.bytes <= chunk.end());
+    use(target.subspan(stretch.to, stretch.bytes), stretch.from);
   };
-  const std::uint64_t end = offset + chunk.size();
   for (const std::uint32_t number : work.transfers) {
     const plan::Transfer& transfer = reading.plan.transfers[number];
     const std::span<std::byte> target = reading.wants.pieces[transfer.want].target;
     plan::RunsInside(transfer).for_each(
-        offset, end, [&](const plan::TransferStretch& stretch) { copy(target, stretch); });
+        chunk.offset, chunk.end(),
+        [&](const plan::TransferStretch& stretch) { use_stretch(target, stretch); });
   }
   for (const std::uint32_t number : work.bytes) {
     const WantedBytes& wanted = reading.wants.bytes[number];
-    const std::uint64_t from = std::max(offset, wanted.offset);
-    const std::uint64_t to = std::min(end, wanted.offset + wanted.target.size());
-    copy(wanted.target, {from, from - wanted.offset, to - from});
+    const std::uint64_t from = std::max(chunk.offset, wanted.offset);
+    const std::uint64_t to = std::min(chunk.end(), wanted.offset + wanted.target.size());
+    use_stretch(wanted.target, {from, from - wanted.offset, to - from});
   }
+}
+
+// Copies what is wanted of a Chunk; empty `bytes`: it is there already. Returns how much it was.
+std::uint64_t copy_from(Reading& reading, const ChunkWork& work, Extent chunk,
+                        std::span<const std::byte> bytes) {
+  CKPT_ASSERT(bytes.empty() || bytes.size() == chunk.bytes);
+  std::uint64_t copied = 0;
+  for_each_place(reading, work, chunk, [&](std::span<std::byte> target, std::uint64_t from) {
+    if (!bytes.empty())
+      std::memcpy(target.data(), bytes.data() + (from - chunk.offset), target.size());
+    copied += target.size();
+  });
   return copied;
+}
+
+// The places of all bytes of a Chunk; empty: some are not wanted, or twice, or they are many.
+std::vector<std::span<std::byte>> places_of(Reading& reading, const ChunkWork& work, Extent chunk) {
+  std::map<std::uint64_t, std::span<std::byte>> found;  // By offset in the shard.
+  std::uint64_t bytes = 0;
+  for_each_place(reading, work, chunk, [&](std::span<std::byte> target, std::uint64_t from) {
+    bytes += target.size();
+    if (found.size() <= places_max && !target.empty()) found.emplace(from, target);
+  });
+  if (bytes != chunk.bytes || found.size() > places_max) return {};
+  std::vector<std::span<std::byte>> places;
+  std::uint64_t next = chunk.offset;
+  for (const auto& [from, target] : found) {
+    if (from != next) return {};
+    next += target.size();
+    places.push_back(target);
+  }
+  return next == chunk.end() ? places : std::vector<std::span<std::byte>>();
 }
 
 Task<void> read_shard_of(Reading& reading, std::size_t rank) {
@@ -209,12 +243,16 @@ Task<void> read_shard_of(Reading& reading, std::size_t rank) {
   if (shard.work.empty()) co_return Status();
   std::vector<std::size_t> chunks;
   for (const auto& [index, work] : shard.work) chunks.push_back(index);
-  ShardSource::TakeChunk take = [&](std::size_t index, std::span<const std::byte> bytes) {
-    const std::uint64_t offset = shard.found.record->chunk(index).offset;
-    const std::uint64_t copied = copy_from(reading, shard.work.at(index), offset, bytes);
+  ChunkSink sink;
+  sink.take = [&](std::size_t index, std::span<const std::byte> bytes) {
+    const Extent chunk = shard.found.record->chunk(index);
+    const std::uint64_t copied = copy_from(reading, shard.work.at(index), chunk, bytes);
     if (reading.hooks.verified) reading.hooks.verified(copied);
   };
-  auto read = co_await reading.source.read(shard.found.record, std::move(chunks), std::move(take),
+  sink.places = [&](std::size_t index) {
+    return places_of(reading, shard.work.at(index), shard.found.record->chunk(index));
+  };
+  auto read = co_await reading.source.read(shard.found.record, std::move(chunks), std::move(sink),
                                            reading.hooks);
   co_return read;
 }

@@ -23,6 +23,19 @@ struct Excerpt {
   std::vector<format::TensorPlace> tensors;           // Those of wanted names.
 };
 
+// ChunkSink: takes the Chunks of a shard, each once, when it is verified.
+struct ChunkSink {
+  // Empty `bytes`: they lie in their places.
+  std::function<void(std::size_t index, std::span<const std::byte> bytes)> take;
+  // Where all bytes of a Chunk belong, in their order: a source may put them there before it has
+  // verified them. Empty, or null: they are passed to `take`.
+  std::function<std::vector<std::span<std::byte>>(std::size_t index)> places;
+
+  std::vector<std::span<std::byte>> places_of(std::size_t index) const {
+    return places ? places(index) : std::vector<std::span<std::byte>>();
+  }
+};
+
 class ShardSource {
  public:
   virtual ~ShardSource() = default;
@@ -34,11 +47,10 @@ class ShardSource {
   // The record with all of its tensors. Errors: as look().
   virtual Task<std::shared_ptr<const format::ShardRecord>> whole_record(std::uint32_t rank) = 0;
 
-  // Passes each of these Chunks to `take`, verified, in any order. `record` is what look()
-  // returned. Errors: corruption (names the shard and the Chunk), unavailable, io.
-  using TakeChunk = std::function<void(std::size_t index, std::span<const std::byte> bytes)>;
+  // Gives each of these Chunks to the sink, in any order. `record` is what look() returned. Errors:
+  // corruption (names the shard and the Chunk), unavailable, io.
   virtual Task<void> read(std::shared_ptr<const format::ShardRecord> record,
-                          std::vector<std::size_t> chunks, TakeChunk take,
+                          std::vector<std::size_t> chunks, ChunkSink sink,
                           const storage::TransferHooks& hooks) = 0;
 };
 

@@ -14,14 +14,39 @@ namespace {
 
 constexpr std::size_t chunks_in_flight = 4;  // For each shard.
 
-// The references live until all Chunks are read.
-Task<void> read_one(storage::ShardFiles& files, std::size_t index,
-                    const ShardSource::TakeChunk& take, const storage::TransferHooks& hooks) {
-  const std::uint64_t size = files.record().chunk(index).bytes;
-  storage::PageBuffer buffer(size);
-  const std::span<std::byte> bytes = buffer.first(size);
-  CKPT_CO_CHECK(co_await files.read_chunk(index, bytes, hooks));
-  take(index, bytes);
+// One read of some Chunks. Lives until all of them are read.
+struct Reading {
+  storage::ShardFiles& files;
+  const ChunkSink& sink;
+  const storage::TransferHooks& hooks;
+  std::vector<std::unique_ptr<storage::PageBuffer>> buffers;  // Those that no Chunk is in.
+};
+
+// Where a direct read may put the Chunk; empty: nowhere.
+std::span<std::byte> place_of(const ChunkSink& sink, std::size_t index) {
+  const auto places = sink.places_of(index);
+  if (places.size() != 1) return {};
+  const auto address = reinterpret_cast<std::uintptr_t>(places.front().data());
+  return address % page_bytes == 0 ? places.front() : std::span<std::byte>();
+}
+
+Task<void> read_one(Reading& reading, std::size_t index) {
+  if (const auto place = place_of(reading.sink, index); !place.empty()) {
+    CKPT_CO_CHECK(co_await reading.files.read_chunk(index, place, reading.hooks));
+    reading.sink.take(index, {});
+    co_return Status();
+  }
+  std::unique_ptr<storage::PageBuffer> buffer;
+  if (reading.buffers.empty()) {
+    buffer = std::make_unique<storage::PageBuffer>(reading.files.record().chunk_bytes);
+  } else {
+    buffer = std::move(reading.buffers.back());
+    reading.buffers.pop_back();
+  }
+  const std::span<std::byte> bytes = buffer->first(reading.files.record().chunk(index).bytes);
+  CKPT_CO_CHECK(co_await reading.files.read_chunk(index, bytes, reading.hooks));
+  reading.sink.take(index, bytes);
+  reading.buffers.push_back(std::move(buffer));
   co_return Status();
 }
 
@@ -42,22 +67,23 @@ Task<std::shared_ptr<const format::ShardRecord>> StoredShards::whole_record(std:
 }
 
 Task<void> StoredShards::read(std::shared_ptr<const format::ShardRecord> record,
-                              std::vector<std::size_t> chunks, TakeChunk take,
+                              std::vector<std::size_t> chunks, ChunkSink sink,
                               const storage::TransferHooks& hooks) {
   CKPT_CO_TRY(const auto shard, format::shard_of(*manifest_, record->id.rank));
   auto read =
       co_await read_stored_chunks(files_, storage::shard_place(directory_, shard),
-                                  std::move(record), std::move(chunks), std::move(take), hooks);
+                                  std::move(record), std::move(chunks), std::move(sink), hooks);
   co_return read;
 }
 
 Task<void> read_stored_chunks(os::FileSystem& file_system, storage::ShardPlace stored,
                               std::shared_ptr<const format::ShardRecord> record,
-                              std::vector<std::size_t> chunks, ShardSource::TakeChunk take,
+                              std::vector<std::size_t> chunks, ChunkSink sink,
                               const storage::TransferHooks& hooks) {
   CKPT_CO_TRY(const auto files, co_await storage::ShardFiles::open(file_system, stored, record));
+  Reading reading{*files, sink, hooks, {}};
   std::function<Task<void>(std::size_t)> work = [&](std::size_t place) {
-    return read_one(*files, chunks[place], take, hooks);
+    return read_one(reading, chunks[place]);
   };
   CKPT_CO_CHECK(
       co_await storage::for_each_parallel(chunks.size(), chunks_in_flight, std::move(work)));

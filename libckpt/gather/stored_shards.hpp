@@ -15,7 +15,7 @@ namespace ckpt::gather {
 // Reads these Chunks of a shard, some at a time. Arguments live until it ends.
 Task<void> read_stored_chunks(os::FileSystem& files, storage::ShardPlace stored,
                               std::shared_ptr<const format::ShardRecord> record,
-                              std::vector<std::size_t> chunks, ShardSource::TakeChunk take,
+                              std::vector<std::size_t> chunks, ChunkSink sink,
                               const storage::TransferHooks& hooks);
 
 class StoredShards final : public ShardSource {
@@ -29,7 +29,7 @@ class StoredShards final : public ShardSource {
   Task<Excerpt> look(std::uint32_t rank, std::vector<std::string> names) override;
   Task<std::shared_ptr<const format::ShardRecord>> whole_record(std::uint32_t rank) override;
   Task<void> read(std::shared_ptr<const format::ShardRecord> record,
-                  std::vector<std::size_t> chunks, TakeChunk take,
+                  std::vector<std::size_t> chunks, ChunkSink sink,
                   const storage::TransferHooks& hooks) override;
 
  private:

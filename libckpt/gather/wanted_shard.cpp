@@ -9,10 +9,13 @@
 #include "base/compute.hpp"
 #include "base/units.hpp"
 #include "format/piece.hpp"
+#include "storage/parallel.hpp"
 
 namespace ckpt::gather {
 
 namespace {
+
+constexpr std::size_t hashes_in_flight = 4;  // As many threads may take checksums.
 
 using format::Extent;
 using format::ShardRecord;
@@ -131,6 +134,15 @@ Task<void> keep_pieces(ShardSource& source, ReaderRank reader,
   co_return Status();
 }
 
+// The references live until all Chunks are hashed.
+Task<void> hash_chunk(ShardRecord& record, std::size_t index, std::span<std::byte> target,
+                      Compute* compute) {
+  const Extent chunk = record.chunk(index);
+  CKPT_CO_TRY(record.chunk_crcs[index],
+              co_await crc32_on(compute, target.subspan(chunk.offset, chunk.bytes)));
+  co_return Status();
+}
+
 }  // namespace
 
 std::uint32_t rank_of_blobs(const ShardSource& source, const ReaderRank& reader) {
@@ -181,11 +193,11 @@ Task<void> fill_shard(ShardSource& source, ReaderRank reader, ShapedShard& shape
   Wants wants{pieces_of(shaped, target), bytes_of(shaped, target)};
   CKPT_CO_CHECK(co_await read_pieces(source, reader, std::move(wants), hooks));
   record.chunk_crcs.resize(div_ceil(record.bytes, record.chunk_bytes));
-  for (std::size_t index = 0; index < record.chunk_crcs.size(); ++index) {
-    const Extent chunk = record.chunk(index);
-    CKPT_CO_TRY(record.chunk_crcs[index],
-                co_await crc32_on(hooks.compute, target.subspan(chunk.offset, chunk.bytes)));
-  }
+  std::function<Task<void>(std::size_t)> hash = [&](std::size_t index) {
+    return hash_chunk(record, index, target, hooks.compute);
+  };
+  CKPT_CO_CHECK(co_await storage::for_each_parallel(record.chunk_crcs.size(), hashes_in_flight,
+                                                    std::move(hash)));
   co_return Status();
 }
 

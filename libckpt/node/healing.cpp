@@ -131,9 +131,10 @@ Task<void> Healing::verify_shard(format::ShardId id, Digest digest) {
   std::iota(chunks.begin(), chunks.end(), std::size_t{0});
   storage::TransferHooks hooks;
   hooks.compute = facts_.context.seams.compute;
-  gather::ShardSource::TakeChunk take = [](std::size_t, std::span<const std::byte>) {};
+  gather::ChunkSink sink;
+  sink.take = [](std::size_t, std::span<const std::byte>) {};
   Status read = co_await storage_.reads().read_chunks(std::move(record), std::move(chunks),
-                                                      std::move(take), hooks);
+                                                      std::move(sink), hooks);
   co_return read;
 }
 
@@ -263,13 +264,13 @@ Task<std::string> Healing::fill(std::shared_ptr<const format::ShardRecord> recor
   const std::span<std::byte> bytes = slot->memory().bytes().first(record->bytes);
   std::string from = holders.empty() ? "storage" : "node " + holders.front();
   Status filled;
-  BytesVerified verified;
   if (holders.empty()) {
+    BytesVerified verified;
     filled = co_await storage_.reads().read(record, bytes, std::move(verified));
   } else {
     replicate::ChunkSet have(record->chunk_crcs.size());
-    filled = co_await replication_.fetch(std::move(holders), record, bytes, std::move(have),
-                                         std::move(verified));
+    filled =
+        co_await replication_.fetch(std::move(holders), record, bytes, std::move(have), nullptr);
   }
   if (!filled || memory != memory_ || !is_wanted(id, digest)) {
     slot->abandon();

@@ -5,13 +5,61 @@
 #include <algorithm>
 
 #include "base/assert.hpp"
-#include "os/scratch_memory.hpp"
 #include "replicate/joint_fetch.hpp"
 
 namespace ckpt::node {
 
 using arena::Slot;
 using format::ShardRecord;
+
+namespace {
+
+// Copies the bytes to their places, if they have some, and returns their checksum.
+Crc32 copied_to(const std::vector<std::span<std::byte>>& places, std::span<const std::byte> bytes) {
+  if (places.empty()) return crc32(bytes);
+  Crc32 crc = 0;
+  for (const std::span<std::byte> place : places) {
+    crc = crc32_copy(place, bytes.first(place.size()), crc);
+    bytes = bytes.subspan(place.size());
+  }
+  CKPT_ASSERT(bytes.empty());
+  return crc;
+}
+
+// Memory for Chunks on their way: for as many at once as connections bring.
+class ChunkBuffers {
+ public:
+  explicit ChunkBuffers(const ShardRecord& record) : record_(record) {}
+
+  // The same for a Chunk until it is released.
+  std::span<std::byte> of(std::size_t index) {
+    auto& buffer = used_[index];
+    if (!buffer && !free_.empty()) {
+      buffer = std::move(free_.back());
+      free_.pop_back();
+    }
+    if (!buffer) buffer = std::make_unique_for_overwrite<std::byte[]>(record_.chunk_bytes);
+    return {buffer.get(), record_.chunk(index).bytes};
+  }
+  // Empty: the Chunk has none.
+  std::span<const std::byte> found(std::size_t index) {
+    return used_.contains(index) ? of(index) : std::span<std::byte>();
+  }
+  void release(std::size_t index) {
+    const auto used = used_.find(index);
+    if (used == used_.end()) return;
+    free_.push_back(std::move(used->second));
+    used_.erase(used);
+  }
+
+ private:
+  using Buffer = std::unique_ptr<std::byte[]>;
+  const ShardRecord& record_;
+  std::map<std::size_t, Buffer> used_;  // By Chunk.
+  std::vector<Buffer> free_;
+};
+
+}  // namespace
 
 std::uint32_t HeldShards::shard_count() const {
   return static_cast<std::uint32_t>(start_.digests.size());
@@ -74,65 +122,78 @@ Task<gather::Excerpt> HeldShards::look(std::uint32_t rank, std::vector<std::stri
 }
 
 Task<void> HeldShards::read(std::shared_ptr<const ShardRecord> record,
-                            std::vector<std::size_t> chunks, TakeChunk take,
+                            std::vector<std::size_t> chunks, gather::ChunkSink sink,
                             const storage::TransferHooks& hooks) {
+  std::set<std::size_t> left(chunks.begin(), chunks.end());
+  const auto still_wanted = [&left] { return std::vector<std::size_t>(left.begin(), left.end()); };
+  gather::ChunkSink take_once;
+  take_once.take = [&](std::size_t index, std::span<const std::byte> bytes) {
+    CKPT_ASSERT(left.erase(index) == 1);
+    sink.take(index, bytes);
+  };
+  take_once.places = sink.places;
   if (std::shared_ptr<Slot> slot = held_here(record->id.rank)) {
-    CKPT_CO_TRY(chunks,
-                co_await read_here(std::move(slot), std::move(chunks), take, hooks.compute));
+    CKPT_CO_CHECK(co_await read_here(std::move(slot), std::move(chunks), take_once, hooks.compute));
   }
-  if (chunks.empty()) co_return Status();
+  if (left.empty()) co_return Status();
   const std::uint32_t rank = record->id.rank;
-  std::vector<std::size_t> asked = chunks;
-  Status from_memory = co_await read_from_peers(record, std::move(asked), take);
+  Status from_memory = co_await read_from_peers(record, still_wanted(), take_once);
   if (from_memory) co_return Status();
-  Status stored = co_await storage_.reads().read_chunks(std::move(record), std::move(chunks),
-                                                        std::move(take), hooks);
+  Status stored = co_await storage_.reads().read_chunks(std::move(record), still_wanted(),
+                                                        std::move(take_once), hooks);
   if (!stored)
     co_return fail(storage_failed(rank, std::move(stored).error(), std::move(from_memory).error()));
   was_storage_read_ = true;
   co_return Status();
 }
 
-// Returns the Chunks that have to come from elsewhere.
-Task<std::vector<std::size_t>> HeldShards::read_here(std::shared_ptr<Slot> slot,
-                                                     std::vector<std::size_t> chunks,
-                                                     const TakeChunk& take, Compute* compute) {
+// Leaves the Chunks that have to come from elsewhere.
+Task<void> HeldShards::read_here(std::shared_ptr<Slot> slot, std::vector<std::size_t> chunks,
+                                 const gather::ChunkSink& sink, Compute* compute) {
   const arena::Lease lease(slot);
-  for (auto next = chunks.begin(); next != chunks.end(); ++next) {
-    const format::Extent extent = lease.record().chunk(*next);
+  for (const std::size_t index : chunks) {
+    const format::Extent extent = lease.record().chunk(index);
     const std::span<const std::byte> bytes = lease.bytes().subspan(extent.offset, extent.bytes);
-    CKPT_CO_TRY(const Crc32 crc, co_await crc32_on(compute, bytes));
-    if (crc != lease.record().chunk_crcs.at(*next)) {
+    const std::vector<std::span<std::byte>> places = sink.places_of(index);
+    Crc32 crc = 0;
+    std::function<void()> copy = [&crc, &places, bytes] { crc = copied_to(places, bytes); };
+    CKPT_CO_CHECK(co_await run_on(compute, std::move(copy)));
+    if (crc != lease.record().chunk_crcs.at(index)) {
       slots_.quarantine(lease.record().id, start_.digests.at(lease.record().id.rank));
-      co_return std::vector<std::size_t>(next, chunks.end());
+      co_return Status();
     }
-    take(*next, bytes);
+    sink.take(index, places.empty() ? bytes : std::span<const std::byte>());
   }
-  co_return std::vector<std::size_t>();
+  co_return Status();
 }
 
-// They lie at their places of the shard here, too, for which only the pages of these Chunks are
-// needed.
+// Chunks that have no places of their own come into a few buffers.
 Task<void> HeldShards::read_from_peers(std::shared_ptr<const ShardRecord> record,
-                                       std::vector<std::size_t> chunks, const TakeChunk& take) {
+                                       std::vector<std::size_t> chunks,
+                                       const gather::ChunkSink& sink) {
   std::vector<std::string> peers = peers_of(record->id.rank);
   if (peers.empty())
     co_return fail(Errc::corruption,
                    fmt::format("step {} rank {}: the copy in memory is damaged, and no other node "
                                "has one",
                                number(record->id.at.step), record->id.rank));
-  CKPT_CO_TRY(const os::ScratchMemory scratch, os::ScratchMemory::map(record->bytes));
   replicate::ChunkSet unwanted(record->chunk_crcs.size());
   for (std::size_t index = 0; index < record->chunk_crcs.size(); ++index)
     if (!std::ranges::binary_search(chunks, index)) unwanted.insert(index);
+  ChunkBuffers buffers(*record);
+  replicate::Destination target([&](std::size_t index) {
+    auto places = sink.places_of(index);
+    if (places.empty()) places.push_back(buffers.of(index));
+    return places;
+  });
+  Replication::OnChunk on_chunk = [&](std::size_t index) {
+    sink.take(index, buffers.found(index));
+    buffers.release(index);
+  };
   std::vector<std::string> asked = peers;
-  CKPT_CO_CHECK(co_await replication_.fetch(std::move(asked), record, scratch.bytes(),
-                                            std::move(unwanted), nullptr));
+  CKPT_CO_CHECK(co_await replication_.fetch(std::move(asked), record, std::move(target),
+                                            std::move(unwanted), std::move(on_chunk)));
   peers_read_.insert(peers.begin(), peers.end());
-  for (const std::size_t index : chunks) {
-    const format::Extent extent = record->chunk(index);
-    take(index, scratch.bytes().subspan(extent.offset, extent.bytes));
-  }
   co_return Status();
 }
 

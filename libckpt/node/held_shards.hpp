@@ -44,7 +44,7 @@ class HeldShards final : public gather::ShardSource {
   Task<gather::Excerpt> look(std::uint32_t rank, std::vector<std::string> names) override;
   Task<std::shared_ptr<const format::ShardRecord>> whole_record(std::uint32_t rank) override;
   Task<void> read(std::shared_ptr<const format::ShardRecord> record,
-                  std::vector<std::size_t> chunks, TakeChunk take,
+                  std::vector<std::size_t> chunks, gather::ChunkSink sink,
                   const storage::TransferHooks& hooks) override;
 
   // The peers that some bytes came from.
@@ -54,11 +54,10 @@ class HeldShards final : public gather::ShardSource {
  private:
   std::shared_ptr<arena::Slot> held_here(std::uint32_t rank) const;
   std::vector<std::string> peers_of(std::uint32_t rank) const;
-  Task<std::vector<std::size_t>> read_here(std::shared_ptr<arena::Slot> slot,
-                                           std::vector<std::size_t> chunks, const TakeChunk& take,
-                                           Compute* compute);
+  Task<void> read_here(std::shared_ptr<arena::Slot> slot, std::vector<std::size_t> chunks,
+                       const gather::ChunkSink& sink, Compute* compute);
   Task<void> read_from_peers(std::shared_ptr<const format::ShardRecord> record,
-                             std::vector<std::size_t> chunks, const TakeChunk& take);
+                             std::vector<std::size_t> chunks, const gather::ChunkSink& sink);
   Error storage_failed(std::uint32_t rank, Error error, std::optional<Error> memory);
 
   const JobFacts& facts_;

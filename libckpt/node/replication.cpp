@@ -417,21 +417,25 @@ Task<std::shared_ptr<const format::ShardRecord>> Replication::fetch_record(std::
   co_return record;
 }
 
+Replication::OnChunk Replication::counting(std::shared_ptr<const format::ShardRecord> record,
+                                           BytesVerified bytes) {
+  return [record = std::move(record), bytes = std::move(bytes)](std::size_t index) {
+    bytes(record->chunk(index).bytes);
+  };
+}
+
 Task<void> Replication::fetch(std::vector<std::string> peers,
                               std::shared_ptr<const format::ShardRecord> record,
-                              std::span<std::byte> target, replicate::ChunkSet have,
-                              BytesVerified verified) {
+                              replicate::Destination target, replicate::ChunkSet have,
+                              OnChunk on_chunk) {
   replicate::TransferOptions options = transfer_options();
-  if (verified)
-    options.on_chunk = [record, verified](std::size_t index) {
-      verified(record->chunk(index).bytes);
-    };
+  options.on_chunk = std::move(on_chunk);
   replicate::DialHolder dial = [this, held = life_.hold()](std::string peer) {
     return peers_.dial(std::move(peer), wire::Purpose::data, nullptr);
   };
   auto fetched =
       co_await replicate::fetch_jointly(std::move(peers), std::move(dial), facts_.clock(), record,
-                                        target, std::move(have), std::move(options));
+                                        std::move(target), std::move(have), std::move(options));
   co_return fetched;
 }
 

@@ -40,11 +40,13 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
 
   Task<std::shared_ptr<const format::ShardRecord>> fetch_record(std::string peer,
                                                                 format::ShardId id, Digest digest);
-  // Fills `target`, laid out as the shard, from all of `peers` with the Chunks that are not in
-  // `have`. `verified` may be null.
+  // Fills `target` from all of `peers` with the Chunks that are not in `have`. `on_chunk` is called
+  // for each that was verified there; it may be null.
+  using OnChunk = std::function<void(std::size_t chunk)>;
+  static OnChunk counting(std::shared_ptr<const format::ShardRecord> record, BytesVerified bytes);
   Task<void> fetch(std::vector<std::string> peers,
-                   std::shared_ptr<const format::ShardRecord> record, std::span<std::byte> target,
-                   replicate::ChunkSet have, BytesVerified verified);
+                   std::shared_ptr<const format::ShardRecord> record, replicate::Destination target,
+                   replicate::ChunkSet have, OnChunk on_chunk);
 
   // Nodes that keep copies of ours; for status.
   const std::vector<std::string>& targets() const { return targets_; }

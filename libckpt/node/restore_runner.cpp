@@ -425,11 +425,12 @@ Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_peers(format::ShardId id, D
   }
   if (!record) co_return fail(failures.error());
   CKPT_CO_TRY(auto target, room_.take(id, record->bytes));
-  BytesVerified filled = send_filling(for_whom, name_of(peers), record->bytes);
+  Replication::OnChunk on_chunk =
+      Replication::counting(record, send_filling(for_whom, name_of(peers), record->bytes));
   const std::span<std::byte> bytes = target->memory().bytes().first(record->bytes);
   replicate::ChunkSet have(record->chunk_crcs.size());
   auto fetched = co_await replication_.fetch(std::move(peers), record, bytes, std::move(have),
-                                             std::move(filled));
+                                             std::move(on_chunk));
   CKPT_POINT("load.peer.last");
   co_return sealed(std::move(target), std::move(fetched), std::move(record));
 }

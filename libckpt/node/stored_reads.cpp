@@ -167,13 +167,13 @@ Task<void> StoredReads::read(Record record, std::span<std::byte> target, BytesVe
 }
 
 Task<void> StoredReads::read_chunks(Record record, std::vector<std::size_t> chunks,
-                                    gather::ShardSource::TakeChunk take,
-                                    const storage::TransferHooks& hooks) {
+                                    gather::ChunkSink sink, const storage::TransferHooks& hooks) {
   std::set<std::size_t> left(chunks.begin(), chunks.end());
-  const gather::ShardSource::TakeChunk take_once = [&](std::size_t index,
-                                                       std::span<const std::byte> bytes) {
-    if (left.erase(index) > 0) take(index, bytes);
+  gather::ChunkSink take_once;
+  take_once.take = [&](std::size_t index, std::span<const std::byte> bytes) {
+    if (left.erase(index) > 0) sink.take(index, bytes);
   };
+  take_once.places = sink.places;
   while (true) {
     CKPT_CO_TRY(const Location location, location_of(record->id));
     std::vector<std::size_t> wanted(left.begin(), left.end());

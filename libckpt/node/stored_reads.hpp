@@ -52,7 +52,7 @@ class StoredReads {
                   BytesVerified verified);
   // Some Chunks of it, as gather::ShardSource says.
   Task<void> read_chunks(std::shared_ptr<const format::ShardRecord> record,
-                         std::vector<std::size_t> chunks, gather::ShardSource::TakeChunk take,
+                         std::vector<std::size_t> chunks, gather::ChunkSink sink,
                          const storage::TransferHooks& hooks);
 
  private:

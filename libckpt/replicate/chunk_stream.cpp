@@ -173,6 +173,15 @@ Result<std::size_t> check_data(const wire::FrameHeader& header, const ChunkStrea
   return static_cast<std::size_t>(index);
 }
 
+// A Chunk's places in slices, each in one place.
+std::vector<std::span<std::byte>> slices_of(const Destination::Places& places) {
+  std::vector<std::span<std::byte>> slices;
+  for (const std::span<std::byte> place : places)
+    for (std::size_t at = 0; at < place.size(); at += slice_bytes)
+      slices.push_back(place.subspan(at, std::min(slice_bytes, place.size() - at)));
+  return slices;
+}
+
 Task<void> read_slice(ChunkStream& stream, std::span<std::byte> slice) {
   for (std::size_t at = 0; at < slice.size(); at += piece_bytes) {
     const auto piece = slice.subspan(at, std::min(piece_bytes, slice.size() - at));
@@ -183,12 +192,12 @@ Task<void> read_slice(ChunkStream& stream, std::span<std::byte> slice) {
 
 // Returns false if the Chunk does not match its checksum. Each slice's checksum is computed while
 // the next slice arrives.
-Task<bool> read_chunk(ChunkStream& stream, std::span<std::byte> target, Crc32 expected) {
+Task<bool> read_chunk(ChunkStream& stream, Destination::Places places, Crc32 expected) {
   const asio::any_io_executor executor = co_await asio::this_coro::executor;
   Crc32 crc = 0;
   std::optional<Started<Crc32>> hashing;
-  for (std::size_t at = 0; at < target.size(); at += slice_bytes) {
-    const auto slice = target.subspan(at, std::min(slice_bytes, target.size() - at));
+  const std::vector<std::span<std::byte>> slices = slices_of(places);
+  for (const std::span<std::byte> slice : slices) {
     const Status read = co_await read_slice(stream, slice);
     if (hashing) {  // Awaited after a failure, too: the caller may then give the memory away.
       CKPT_CO_TRY(crc, co_await hashing->result());
@@ -306,19 +315,19 @@ Task<Sent> send_chunks(ChunkStream& stream, SealedShard source, ChunkSet have, b
 }
 
 Task<Received> receive_chunks(ChunkStream& stream,
-                              std::shared_ptr<const format::ShardRecord> record,
-                              std::span<std::byte> target, ChunkSet have,
-                              std::optional<std::uint64_t> timeline) {
+                              std::shared_ptr<const format::ShardRecord> record, Destination target,
+                              ChunkSet have, std::optional<std::uint64_t> timeline) {
   CKPT_ASSERT(have.size() == record->chunk_crcs.size());
-  CKPT_ASSERT(have.is_full() || target.size() >= record->bytes);
+  CKPT_ASSERT(have.is_full() || target.has_room_for(record->bytes));
   Received outcome;
   std::uint64_t verified_bytes = 0;
   while (!have.is_full()) {
     CKPT_CO_TRY(const wire::FrameHeader header, co_await read_data_header(stream));
     CKPT_CO_TRY(const std::size_t index, check_data(header, stream, *record, have, timeline));
     const format::Extent extent = record->chunk(index);
-    const auto place = target.subspan(extent.offset, extent.bytes);
-    CKPT_CO_TRY(const bool is_good, co_await read_chunk(stream, place, record->chunk_crcs[index]));
+    auto places = target.places(index, extent);
+    const Crc32 expected = record->chunk_crcs[index];
+    CKPT_CO_TRY(const bool is_good, co_await read_chunk(stream, std::move(places), expected));
     if (!is_good) {
       outcome.damaged_chunk = index;
       break;

@@ -54,8 +54,7 @@ struct Received {
 // Fills the Chunks of `target` that are not in `have`. With `timeline`, frames of another one are
 // errors. Errors: those of the connection, the peer's refusal, corruption (of the protocol).
 Task<Received> receive_chunks(ChunkStream& stream,
-                              std::shared_ptr<const format::ShardRecord> record,
-                              std::span<std::byte> target, ChunkSet have,
-                              std::optional<std::uint64_t> timeline);
+                              std::shared_ptr<const format::ShardRecord> record, Destination target,
+                              ChunkSet have, std::optional<std::uint64_t> timeline);
 
 }  // namespace ckpt::replicate

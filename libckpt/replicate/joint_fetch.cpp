@@ -21,8 +21,8 @@ constexpr std::size_t taken_max = 16;
 class JointFetch : public std::enable_shared_from_this<JointFetch> {
  public:
   JointFetch(const std::vector<std::string>& holders, DialHolder dial, Clock& clock,
-             std::shared_ptr<const format::ShardRecord> record, std::span<std::byte> target,
-             ChunkSet have, TransferOptions options);
+             std::shared_ptr<const format::ShardRecord> record, Destination target, ChunkSet have,
+             TransferOptions options);
 
   Task<void> run();
 
@@ -35,7 +35,7 @@ class JointFetch : public std::enable_shared_from_this<JointFetch> {
   const DialHolder dial_;
   Clock& clock_;
   const std::shared_ptr<const format::ShardRecord> record_;
-  const std::span<std::byte> target_;
+  const Destination target_;
   const TransferOptions options_;
   std::deque<std::string> to_ask_;  // One entry for each connection to be made.
   HolderFailures failures_;
@@ -47,12 +47,12 @@ class JointFetch : public std::enable_shared_from_this<JointFetch> {
 };
 
 JointFetch::JointFetch(const std::vector<std::string>& holders, DialHolder dial, Clock& clock,
-                       std::shared_ptr<const format::ShardRecord> record,
-                       std::span<std::byte> target, ChunkSet have, TransferOptions options)
+                       std::shared_ptr<const format::ShardRecord> record, Destination target,
+                       ChunkSet have, TransferOptions options)
     : dial_(std::move(dial)),
       clock_(clock),
       record_(std::move(record)),
-      target_(target),
+      target_(std::move(target)),
       options_(std::move(options)),
       taken_(record_->chunk_crcs.size(), false),
       untaken_count_(taken_.size() - have.count()),
@@ -161,12 +161,12 @@ Error HolderFailures::error() const {
 }
 
 Task<void> fetch_jointly(std::vector<std::string> holders, DialHolder dial, Clock& clock,
-                         std::shared_ptr<const format::ShardRecord> record,
-                         std::span<std::byte> target, ChunkSet have, TransferOptions options) {
+                         std::shared_ptr<const format::ShardRecord> record, Destination target,
+                         ChunkSet have, TransferOptions options) {
   CKPT_ASSERT(!holders.empty());
   const auto fetch =
-      std::make_shared<JointFetch>(holders, std::move(dial), clock, std::move(record), target,
-                                   std::move(have), std::move(options));
+      std::make_shared<JointFetch>(holders, std::move(dial), clock, std::move(record),
+                                   std::move(target), std::move(have), std::move(options));
   auto fetched = co_await fetch->run();
   co_return fetched;
 }

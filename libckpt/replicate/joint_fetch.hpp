@@ -38,7 +38,7 @@ using DialHolder = std::function<Task<std::shared_ptr<wire::Connection>>(std::st
 // as long as another one has the shard; when this returns, none writes to `target` any more.
 // Errors: those of HolderFailures.
 Task<void> fetch_jointly(std::vector<std::string> holders, DialHolder dial, Clock& clock,
-                         std::shared_ptr<const format::ShardRecord> record,
-                         std::span<std::byte> target, ChunkSet have, TransferOptions options);
+                         std::shared_ptr<const format::ShardRecord> record, Destination target,
+                         ChunkSet have, TransferOptions options);
 
 }  // namespace ckpt::replicate

@@ -72,7 +72,7 @@ Task<wire::Message> ask_record(ChunkStream& stream, FetchRequest wanted) {
 }
 
 Task<void> fetch(ChunkStream& stream, std::shared_ptr<const format::ShardRecord> record,
-                 std::span<std::byte> target, ChunkSet have) {
+                 Destination target, ChunkSet have) {
   FetchRequest wanted;
   wanted.shard = record->id;
   wanted.digest = stream.digest;
@@ -81,8 +81,8 @@ Task<void> fetch(ChunkStream& stream, std::shared_ptr<const format::ShardRecord>
   body.insert(body.end(), bitmap.begin(), bitmap.end());
   wire::Message request = make_message(stream, FrameKind::fetch, std::move(body));
   CKPT_CO_CHECK(co_await send_message(stream, std::move(request)));
-  CKPT_CO_TRY(const Received arrived,
-              co_await receive_chunks(stream, record, target, std::move(have), std::nullopt));
+  CKPT_CO_TRY(const Received arrived, co_await receive_chunks(stream, record, std::move(target),
+                                                              std::move(have), std::nullopt));
   if (arrived.damaged_chunk)
     co_return fail(Errc::corruption, fmt::format("fetch {} from {}: chunk {} does not match its "
                                                  "checksum",
@@ -150,13 +150,13 @@ Task<std::shared_ptr<const format::ShardRecord>> fetch_record(wire::Connection& 
 }
 
 Task<void> fetch_shard(wire::Connection& connection, Clock& clock,
-                       std::shared_ptr<const format::ShardRecord> record,
-                       std::span<std::byte> target, ChunkSet have, TransferOptions options) {
-  CKPT_ASSERT(target.size() >= record->bytes);
+                       std::shared_ptr<const format::ShardRecord> record, Destination target,
+                       ChunkSet have, TransferOptions options) {
+  CKPT_ASSERT(target.has_room_for(record->bytes));
   CKPT_ASSERT(have.size() == record->chunk_crcs.size());
   const std::uint64_t ticket = 1;  // A connection has one request at a time.
   ChunkStream stream{connection, clock, ticket, digest_of(*record), std::move(options)};
-  auto fetched = co_await fetch(stream, std::move(record), target, std::move(have));
+  auto fetched = co_await fetch(stream, std::move(record), std::move(target), std::move(have));
   if (!fetched) connection.close();
   co_return fetched;
 }

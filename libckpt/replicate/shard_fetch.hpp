@@ -31,14 +31,14 @@ Task<std::shared_ptr<const format::ShardRecord>> fetch_record(wire::Connection& 
                                                               Digest digest,
                                                               TransferOptions options);
 
-// Fills the Chunks of `target` that are not in `have`. Success: all are there and verified.
-// `target` has at least record->bytes and stays valid until this returns; `have` must hold only
-// Chunks that were verified in this very memory. options.on_chunk reports each new Chunk, so that
+// Fills the Chunks of `target` that are not in `have`. Success: all are there and verified. The
+// memory of `target` stays valid until this returns; `have` must hold only Chunks that were
+// verified there. options.on_chunk reports each new Chunk, so that
 // the next holder needs to send only the rest. Errors: corruption (in the holder's copy, or on the
 // way), not_found, unavailable.
 Task<void> fetch_shard(wire::Connection& connection, Clock& clock,
-                       std::shared_ptr<const format::ShardRecord> record,
-                       std::span<std::byte> target, ChunkSet have, TransferOptions options);
+                       std::shared_ptr<const format::ShardRecord> record, Destination target,
+                       ChunkSet have, TransferOptions options);
 
 // Answers one FETCH_RECORD or FETCH that was just read. Success includes a refused request. After
 // an error the connection is closed.

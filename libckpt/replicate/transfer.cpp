@@ -5,6 +5,15 @@
 
 namespace ckpt::replicate {
 
+Destination::Places Destination::places(std::size_t index, format::Extent extent) const {
+  if (!places_) return {shard_.subspan(extent.offset, extent.bytes)};
+  Places places = places_(index);
+  std::uint64_t bytes = 0;
+  for (const std::span<std::byte> place : places) bytes += place.size();
+  CKPT_ASSERT(bytes == extent.bytes);
+  return places;
+}
+
 bool ChunkSet::insert(std::size_t index) {
   CKPT_ASSERT(index < bits_.size());
   if (bits_[index]) return false;

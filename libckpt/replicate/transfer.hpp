@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -44,6 +45,26 @@ class ChunkSet {
  private:
   std::vector<bool> bits_;
   std::size_t count_ = 0;
+};
+
+// Destination: where the Chunks of a shard go: to their places in one memory that is laid out as
+// the shard, or each elsewhere.
+class Destination {
+ public:
+  using Places = std::vector<std::span<std::byte>>;
+  using PlacesOf = std::function<Places(std::size_t chunk)>;
+
+  Destination(std::span<std::byte> shard) : shard_(shard) {}  // A memory is one.
+  // `places` returns memory for all bytes of the Chunk, in their order; the same if it is asked
+  // again, since a Chunk that has not come whole is read anew.
+  explicit Destination(PlacesOf places) : places_(std::move(places)) {}
+
+  Places places(std::size_t index, format::Extent extent) const;
+  bool has_room_for(std::uint64_t bytes) const { return places_ || shard_.size() >= bytes; }
+
+ private:
+  std::span<std::byte> shard_;
+  PlacesOf places_;
 };
 
 // Bytes sent and not yet acknowledged: bandwidth times delay of a fast, long path.

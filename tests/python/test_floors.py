@@ -15,7 +15,7 @@ import libckpt
 PACKAGE = pathlib.Path(libckpt.__file__).parent
 FLOORS = {  # By the beginning of a module's name behind "libckpt."; the longest one counts.
     "errors": 0, "_native": 0, "_programs": 0,
-    "core": 1, "session": 1, "ticket": 1, "rng": 1, "_init": 1, "_published": 1,
+    "core": 1, "session": 1, "ticket": 1, "rng": 1, "_init": 1, "_load": 1, "_published": 1,
     "adapters": 2,
     "torch": 3, "transformers": 3, "dcp": 3, "deepspeed": 3, "megatron": 3, "jax": 3, "levanter": 3,
     "accelerate": 3, "lightning": 3, "torchft": 3, "torchtitan": 3,

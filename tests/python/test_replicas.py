@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 import libckpt  # noqa: E402
 from libckpt import errors
 from libckpt.adapters.torch import _digest
-from libckpt.core import _launch, _ranks, _replicas, _restore, _rounds  # noqa: E402
+from libckpt.core import _launch, _ranks, _replicas, _rounds, _structure  # noqa: E402
 
 
 def on_ranks(count, work):
@@ -71,7 +71,7 @@ class Rank:
         structure, tensors, _ = self._replicas.flatten(step, self.items, False)
         told = json.loads(structure)
         owners = told.pop("libckpt.shares")
-        names = [node["t"] for node in _restore.tensor_nodes(told)]
+        names = [node["t"] for node in _structure.tensor_nodes(told)]
         assert owners.keys() <= set(names)
         return {name: owners.get(name) for name in names}, set(tensors)
 

@@ -544,10 +544,15 @@ void World::began(std::uint32_t rank, std::uint64_t group, const control::Begun&
   if (begun.restored) ++times_begun_[*begun.restored];
   drops_memory_outside_ = options_.is_elastic && !begun.restored;
   is_undisturbed_ = options_.is_elastic && !is_noisy_ && !are_links_cut_;
-  if (begun.restored && committed_ && *begun.restored < *committed_) {
+  // Nodes that were away when a step was committed, and are alone now, cannot abandon it.
+  const bool have_heard = std::ranges::any_of(
+      members_, [this](const std::string& name) { return heard_of_commit_.contains(name); });
+  if (begun.restored && committed_ && *begun.restored < *committed_ &&
+      (have_heard || !options_.is_elastic)) {
     abandoned_.insert(*committed_);
   }
   committed_ = begun.restored;
+  heard_of_commit_ = {members_.begin(), members_.end()};
   was_whole_at_commit_ = false;
 }
 
@@ -558,6 +563,7 @@ void World::reached(std::uint32_t, std::uint64_t timeline, Step step, Level leve
     ++outcome_.commits;
     losses_since_commit_ = 0;
     members_at_commit_ = members_.size();
+    heard_of_commit_ = {members_.begin(), members_.end()};
     const bool hear_one_another = !options_.is_elastic || !are_links_cut_;
     was_whole_at_commit_ = now_ - disturbed_at_ > settled && hear_one_another;
   }

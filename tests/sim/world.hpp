@@ -160,6 +160,7 @@ class World final : public Oracle {
   // The promises.
   std::optional<format::StepId> committed_;
   std::uint64_t losses_since_commit_ = 0;  // Nodes whose memory was lost.
+  std::set<std::string> heard_of_commit_;  // Machines of the world in which it was committed.
   std::size_t members_at_commit_ = 1;
   // Since the newest launch began, no memory was lost, and all nodes hear one another.
   bool is_undisturbed_ = false;

@@ -24,10 +24,12 @@ from libckpt.errors import (
     VersionMismatch,
 )
 from libckpt._init import Options, init
+from libckpt._load import load_checkpoint
 from libckpt._published import Published, PublishedCheckpoint, list_published
 from libckpt.adapters.torch._members import TorchMember
 from libckpt.core._arrays import Array
 from libckpt.core._restorer import Restored
+from libckpt.core._shapes import TensorShape
 from libckpt.rng import RNG
 from libckpt.session import Session
 from libckpt.ticket import Ticket
@@ -47,6 +49,7 @@ __all__ = [
     "Restored",
     "Session",
     "StorageError",
+    "TensorShape",
     "Ticket",
     "TorchMember",
     "Unavailable",
@@ -54,4 +57,5 @@ __all__ = [
     "VersionMismatch",
     "init",
     "list_published",
+    "load_checkpoint",
 ]

@@ -1,4 +1,5 @@
 from libckpt._init import Options as Options, init as init
+from libckpt._load import load_checkpoint as load_checkpoint
 from libckpt._published import (
     Published as Published,
     PublishedCheckpoint as PublishedCheckpoint,
@@ -6,6 +7,7 @@ from libckpt._published import (
 )
 from libckpt.adapters.torch._members import TorchMember as TorchMember
 from libckpt.core._restorer import Restored as Restored
+from libckpt.core._shapes import TensorShape as TensorShape
 from libckpt.errors import (
     Cancelled as Cancelled,
     CheckpointError as CheckpointError,

@@ -1,7 +1,8 @@
 from collections.abc import Callable
 
 Tensor = tuple[str, int, str, tuple[int, ...], int, bool]
-Stored = tuple[str, str, tuple[int, ...], str]
+# Name, type, shape, the name that has its bytes, and the shape of what it is a part of.
+Stored = tuple[str, str, tuple[int, ...], str, tuple[int, ...] | None]
 Choose = Callable[[int, list[Stored], bytes | None], list[Tensor]]
 
 def exchange(one: str, other: str) -> bool: ...

@@ -1,8 +1,7 @@
 """Session: a trainer's handle on libckpt.
 
-A save copies the items' tensors into memory that the node's daemon owns, and returns; nothing of it
-waits for storage, network or a peer. By default a save that fails is logged and counted, and never
-raises into training.
+A save copies the items' tensors into memory that the node's daemon owns, and returns; it waits for
+no storage, network or peer. By default a failure is logged and counted, never raised into training.
 """
 
 import contextlib
@@ -14,7 +13,7 @@ import weakref
 from libckpt import errors
 from libckpt.core import _arrays, _common, _failures, _flush, _frameworks, _items, _launch
 from libckpt.core import _metrics, _mutations, _open_sessions
-from libckpt.core import _progress, _registration, _replicas, _restorer, _settings, _turn
+from libckpt.core import _progress, _registration, _replicas, _restorer, _settings, _shapes, _turn
 from libckpt.ticket import LEVELS, Ticket
 
 DEADLINE = 60.0
@@ -56,8 +55,7 @@ class Session:
         session = weakref.ref(self)
 
         def before_step(optimizer):
-            alive = session()
-            if alive is not None:
+            if (alive := session()) is not None:
                 alive._before_step(optimizer)
 
         for optimizer in [_frameworks.guardable(given) for given in optimizers]:
@@ -78,7 +76,6 @@ class Session:
 
     def finish_capture(self):
         """When it returns, the running capture has left the tensors; `guard` calls it by itself.
-
         On a GPU: for what is queued from now on, on the streams that are current."""
         self._finish_capture(self._tensors.finish_here)
 
@@ -86,10 +83,9 @@ class Session:
         self._finish_capture(lambda: self._tensors.before_step(optimizer))
 
     def _finish_capture(self, finish):
-        if self._is_out_of_reach() or self.is_closed:
-            return
         try:
-            finish()
+            if not self._is_out_of_reach() and not self.is_closed:
+                finish()
         except errors.CheckpointError as error:
             self._failures.log(error)
 
@@ -156,32 +152,47 @@ class Session:
         with self._turn:
             self._restorer.prepare(items, arrays)
 
-    def restore(self, into=None, step=None, strict=True, *, arrays=(), path=None):
+    def restore(
+        self, into=None, step=None, strict=True, *, arrays=(), path=None, renamed=None,
+        shapes_only=False,
+    ):  # fmt: skip
         """The newest step that all ranks can have, or `step`, into the items of `into`; or the
         newest at `path`: a checkpoint of any job, a run's directory, or a parent of such ones.
 
         Modules, parameters and tensors are filled where they are; objects get their state by
         `load_state_dict`; dictionaries are updated. `Restored.items` has all items as plain values;
         it alone has numbers, strings and tuples, and the log names those that differ. With strict,
-        names and shapes must be those of `into`; without, those that fit are taken. Another
-        number of ranks may have saved the step: each fills its own parts in `arrays`, and one that
-        is new has items of another (`Restored.items_of`), and random generators anew.
-        Raises NotFound when there is nothing: train from the beginning. After any other failure,
-        or when `step` is not there, saves are refused until a restore succeeds, or `start_fresh`
-        is called."""
+        names and shapes must be those of `into`; without, what fits is taken, and `Restored` names
+        the rest. `renamed`: names there, or the beginning of names up to a dot, and what they are
+        here: {"model.encoder": "model.backbone"}. `shapes_only`: a TensorShape for each tensor;
+        without `path`, a restore must follow. Another number of ranks may have saved the step: each
+        fills its own parts in `arrays`; a new one has another's items (`Restored.items_of`), and
+        random generators anew. Raises NotFound when there is nothing: train from the beginning.
+        After any other failure, or without that `step`, saves are refused until a restore or
+        `start_fresh` succeeds."""
+        step, path = _turn.step_or_path(step, path)
+        wish = _restorer.Wish(into or {}, step, strict, arrays, path, renamed, shapes_only)
+        restored, is_known = self._restored(wish)
+        if is_known or not shapes_only:
+            self._restore_failure = _shapes.refusal(restored.step) if shapes_only else None
+            self._must_confirm = restored.step if is_known else None
+        return restored
+
+    def initialize_from(self, path, into, strict=True, *, arrays=(), renamed=None):
+        """Begins other training: `into`, as {"model": model}, from the newest checkpoint at `path`,
+        and nothing else of it. All ranks call it, where a restore found nothing."""
+        wish = _restorer.Wish(into, None, strict, arrays, _turn.path_text(path, None), renamed)
+        return self._restored(wish.of_other_training())[0]
+
+    def _restored(self, wish):
         self._check_open()
-        step, path = None if step is None else _turn.step_number(step), _turn.path_text(path, step)
         with self._turn, _progress.shown(self._client, self.rank):
             try:
-                restored, is_known = self._restorer.restore(into or {}, step, strict, arrays, path)
-            except errors.NotFound:
-                raise
+                return self._restorer.restore(wish)
             except Exception as error:
-                self._restore_failure = error
+                if not isinstance(error, errors.NotFound):
+                    self._restore_failure = error
                 raise
-            self._restore_failure = None
-        self._must_confirm = restored.step if is_known else None
-        return restored
 
     def start_fresh(self):
         """Begins anew from the state as it is, as for a second training in one program; all ranks
@@ -190,10 +201,10 @@ class Session:
         self._client.start_fresh()
         self._restore_failure = self._must_confirm = None
 
-    def restore_or(self, into, default=None, strict=True, *, arrays=(), path=None):
+    def restore_or(self, into, default=None, strict=True, *, arrays=(), path=None, renamed=None):
         """The step that was restored into the items, or `default` without one."""
         try:
-            return self.restore(into, strict=strict, arrays=arrays, path=path).step
+            return self.restore(into, None, strict, arrays=arrays, path=path, renamed=renamed).step
         except errors.NotFound as error:
             self._failures.log_not_found(error, path, self.rank)
             return default
@@ -226,10 +237,9 @@ class Session:
             _flush.newest(self, self._tensors.mutations.newest_started, deadline)
 
     def status(self):
-        """How things stand: this session's counts, and under "daemon" what `ckpt status --json`
-        says of the job (nodes, Slots, steps); None there when the daemon cannot be asked."""
-        status = self.counts()
-        status["daemon"] = None
+        """This session's counts, and under "daemon" what `ckpt status --json` says of the job
+        (nodes, Slots, steps); None there when the daemon cannot be asked."""
+        status = self.counts() | {"daemon": None}
         if not self._is_out_of_reach() and not self.is_closed:
             with contextlib.suppress(errors.CheckpointError):
                 status["daemon"] = json.loads(self._client.status() or "null")
@@ -242,21 +252,17 @@ class Session:
         else:
             self._tensors.mutations.judge_copied()
             status = self._client.stats()
-        status["job"], status["rank"], status["dir"] = self.job, self.rank, self.dir
-        status["failed"] = max(status.get("failed", 0), self._failures.count)
-        status["last_error"] = status.get("last_error") or self._failures.last
-        return status
+        status |= {"job": self.job, "rank": self.rank, "dir": self.dir}
+        return self._failures.added_to(status)
 
     def close(self, deadline=DEADLINE):
         """Flushes the newest committed step, or raises, and frees the job's memory. Idempotent.
         Without a directory, a session that did neither restore nor save leaves it as it is."""
-        if not self.is_closed and not self._is_out_of_reach():
-            self._end(lambda client: client.close(deadline))
+        self._end(lambda client: client.close(deadline))
 
     def abandon(self):
         """Lets go without closing, as a death would: the daemon keeps what it holds."""
-        if not self.is_closed and not self._is_out_of_reach():
-            self._end(lambda client: client.drop())
+        self._end(lambda client: client.drop())
 
     @property
     def is_closed(self):
@@ -275,6 +281,8 @@ class Session:
             pass
 
     def _end(self, end):
+        if self.is_closed or self._is_out_of_reach():
+            return
         with contextlib.suppress(errors.CheckpointError):  # An unjudged capture is dropped.
             self._tensors.finish_if_judged_here(is_over=True)
         client, self._client = self._client, None
@@ -285,15 +293,7 @@ class Session:
             self._tensors.let_go()
 
     def _check_open(self):
-        if self.is_closed:
-            raise errors.InvalidArgument(
-                f"job {self.job}: the session was closed: open another with libckpt.init"
-            )
-        if self._is_out_of_reach():
-            raise errors.InvalidArgument(
-                f"job {self.job}: this process was forked from the trainer, which has the session: "
-                "call it there"
-            )
+        _turn.check_open(self.job, self.is_closed, self._is_out_of_reach())
 
     def _is_out_of_reach(self):
         """A forked worker has a copy of the session, which is not its own."""

@@ -57,6 +57,17 @@ class Session:
         *,
         arrays: Iterable[Array] = (),
         path: str | PathLike[str] | None = None,
+        renamed: Mapping[str, str] | None = None,
+        shapes_only: bool = False,
+    ) -> Restored: ...
+    def initialize_from(
+        self,
+        path: str | PathLike[str],
+        into: Items,
+        strict: bool = True,
+        *,
+        arrays: Iterable[Array] = (),
+        renamed: Mapping[str, str] | None = None,
     ) -> Restored: ...
     def start_fresh(self) -> None: ...
     def restore_or(
@@ -67,6 +78,7 @@ class Session:
         *,
         arrays: Iterable[Array] = (),
         path: str | PathLike[str] | None = None,
+        renamed: Mapping[str, str] | None = None,
     ) -> int | Default | None: ...
     @property
     def latest(self) -> int | None: ...

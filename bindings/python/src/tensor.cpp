@@ -54,10 +54,16 @@ NamedTensor tensor_from(nb::handle item) {
 nb::tuple describe(const StoredTensor& tensor) {
   nb::list shape;
   for (const std::int64_t dimension : tensor.shape) shape.append(dimension);
+  nb::object whole = nb::none();
+  if (tensor.piece != nullptr) {
+    nb::list dimensions;
+    for (const std::uint64_t dimension : tensor.piece->global_shape) dimensions.append(dimension);
+    whole = nb::tuple(dimensions);
+  }
   return nb::make_tuple(
       nb::str(tensor.name.data(), tensor.name.size()),
       nb::str(safetensors_name(tensor.dtype).data(), safetensors_name(tensor.dtype).size()),
-      nb::tuple(shape), nb::str(tensor.alias_of.data(), tensor.alias_of.size()));
+      nb::tuple(shape), nb::str(tensor.alias_of.data(), tensor.alias_of.size()), std::move(whole));
 }
 
 }  // namespace ckpt::python

@@ -5,6 +5,8 @@
 #include <ckpt/progress.hpp>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace ckpt {
 
@@ -19,6 +21,11 @@ struct RestoreRequest {
   // from their pieces, and the blobs are those of this rank modulo their number.
   std::string from = {};
   RestoreWatch watch = {};  // Called with the progress; may end the restore.
+  // Names in the checkpoint, or their beginning up to a dot or a slash, and what the registered
+  // tensors are called: {{"encoder", "backbone"}}. Of several rules the longest counts.
+  std::vector<std::pair<std::string, std::string>> renamed = {};
+  // Leaves what else the checkpoint has, blobs too: for training that begins with its weights.
+  bool leaves_rest = false;
 };
 
 }  // namespace ckpt

@@ -26,7 +26,145 @@ Region random_region(Random& random, const Shape& shape) {
   return box;
 }
 
+// Passes all on, and counts the Chunks that were put straight into their places.
+class Watched final : public ShardSource {
+ public:
+  explicit Watched(ShardSource& source) : source_(source) {}
+
+  std::uint32_t shard_count() const override { return source_.shard_count(); }
+  Task<Excerpt> look(std::uint32_t rank, std::vector<std::string> names) override {
+    return source_.look(rank, std::move(names));
+  }
+  Task<std::shared_ptr<const format::ShardRecord>> whole_record(std::uint32_t rank) override {
+    return source_.whole_record(rank);
+  }
+  Task<void> read(std::shared_ptr<const format::ShardRecord> record,
+                  std::vector<std::size_t> chunks, ChunkSink sink,
+                  const storage::TransferHooks& hooks) override {
+    ChunkSink watched = sink;
+    watched.take = [this, take = sink.take](std::size_t index, std::span<const std::byte> bytes) {
+      ++(bytes.empty() ? in_place : copied);
+      take(index, bytes);
+    };
+    watched.places = [this, places = sink.places](std::size_t index) {
+      auto found = places(index);
+      places_of_one = std::max(places_of_one, found.size());
+      return found;
+    };
+    return source_.read(std::move(record), std::move(chunks), std::move(watched), hooks);
+  }
+
+  int in_place = 0;
+  int copied = 0;
+  std::size_t places_of_one = 0;
+
+ private:
+  ShardSource& source_;
+};
+
+struct PageOfNumbers {
+  alignas(page_bytes) std::uint32_t numbers[8 * page_bytes / sizeof(std::uint32_t)];
+};
+
 }  // namespace
+
+TEST_CASE("piece reader: chunks of which all is wanted come straight to their places",
+          "[unit][gather]") {
+  // A row is a Chunk, as the tensors lie from a page on.
+  const std::uint64_t row = page_bytes / sizeof(std::uint32_t);
+  const Shape shape = {8, row};
+  const auto target = std::make_unique<PageOfNumbers>();
+  Scene scene;
+  scene.publish(
+      {{{"w", shape, Box{{0, 0}, {4, row}}, {}}}, {{"w", shape, Box{{4, 0}, {4, row}}, {}}}});
+  Watched source(scene.source());
+  const auto read = [&](const SavedPiece& want, std::size_t at) {
+    WantedPiece wanted;
+    wanted.want = {want.name, DType::u32, want.shape, want.region, want.order};
+    const std::span<std::uint32_t> place(target->numbers + at, plan::count_of(want.region));
+    std::ranges::fill(place, 0xffff'ffffU);
+    wanted.target = std::as_writable_bytes(place);
+    const storage::TransferHooks hooks;
+    const Status done = scene.run(read_pieces(source, {0, 1}, {{wanted}, {}}, hooks));
+    REQUIRE((done ? "" : done.error().message()) == "");
+    CHECK(std::ranges::equal(place, numbers_of(want)));
+  };
+  SECTION("all rows") {
+    read({"w", shape, plan::whole(shape), {}}, 0);
+    CHECK(source.in_place == 8);
+    CHECK(source.copied == 0);
+  }
+  SECTION("a range whose first and last Chunks have more") {
+    read({"w", shape, FlatRange{row / 2, 4 * row}, {}}, row / 2);
+    CHECK(source.in_place == 3);
+    CHECK(source.copied == 2);
+  }
+  SECTION("to memory that no direct read can fill") {
+    read({"w", shape, plan::whole(Shape{8, row}), {}}, 0);
+    source.in_place = 0;
+    read({"w", shape, Box{{1, 0}, {3, row}}, {}}, 1);
+    CHECK(source.in_place == 0);
+    CHECK(source.copied == 3);
+  }
+  SECTION("rows that are halved: each half of a Chunk goes elsewhere, and the rest nowhere") {
+    read({"w", shape, Box{{0, 0}, {8, row / 2}}, {}}, 0);
+    CHECK(source.in_place == 0);
+    CHECK(source.copied == 8);
+  }
+}
+
+TEST_CASE("piece reader: a chunk of two tensors has a place for each, one of many tensors has none",
+          "[unit][gather]") {
+  const std::uint64_t half = page_bytes / sizeof(std::uint32_t) / 2;
+  const std::uint64_t part = half / 8;  // With 16 of them in a Chunk.
+  std::vector<SavedPiece> saved = {{"a", {half}, plan::whole(Shape{half}), {}},
+                                   {"b", {half}, plan::whole(Shape{half}), {}}};
+  for (int each = 0; each < 16; ++each)
+    saved.push_back({"c" + std::to_string(each), {part}, plan::whole(Shape{part}), {}});
+  Scene scene;
+  scene.publish({saved});
+  Watched source(scene.source());
+  std::vector<std::vector<std::uint32_t>> targets;
+  Wants wants;
+  for (const SavedPiece& piece : saved) {
+    targets.emplace_back(plan::count_of(piece.region), 0xffff'ffffU);
+    WantedPiece wanted;
+    wanted.want = {piece.name, DType::u32, piece.shape, piece.region, piece.order};
+    wanted.target = std::as_writable_bytes(std::span(targets.back()));
+    wants.pieces.push_back(std::move(wanted));
+  }
+  const storage::TransferHooks hooks;
+  REQUIRE(scene.run(read_pieces(source, {0, 1}, std::move(wants), hooks)));
+  for (std::size_t each = 0; each < saved.size(); ++each)
+    CHECK(targets[each] == numbers_of(saved[each]));
+  CHECK(source.places_of_one == 2);
+  CHECK(source.in_place == 0);  // Files are read in one piece.
+}
+
+TEST_CASE("piece reader: two pieces get what both of them want of a chunk", "[unit][gather]") {
+  const std::uint64_t row = page_bytes / sizeof(std::uint32_t);
+  const SavedPiece rows{"w", {8, row}, plan::whole(Shape{8, row}), {}};
+  const SavedPiece some{"w", {8, row}, Box{{2, 0}, {3, row}}, {}};
+  const auto target = std::make_unique<PageOfNumbers>();
+  std::vector<std::uint32_t> other(plan::count_of(some.region), 0xffff'ffffU);
+  Scene scene;
+  scene.publish({{rows}});
+  Watched source(scene.source());
+  Wants wants;
+  for (const SavedPiece* piece : {&rows, &some}) {
+    WantedPiece wanted;
+    wanted.want = {piece->name, DType::u32, piece->shape, piece->region, piece->order};
+    wanted.target = piece == &rows ? std::as_writable_bytes(std::span(target->numbers))
+                                   : std::as_writable_bytes(std::span(other));
+    wants.pieces.push_back(std::move(wanted));
+  }
+  const storage::TransferHooks hooks;
+  REQUIRE(scene.run(read_pieces(source, {0, 1}, std::move(wants), hooks)));
+  CHECK(std::ranges::equal(target->numbers, numbers_of(rows)));
+  CHECK(other == numbers_of(some));
+  CHECK(source.in_place == 5);
+  CHECK(source.copied == 3);
+}
 
 TEST_CASE("piece reader: any region comes out of any shards", "[unit][gather]") {
   const Shape shape = {37, 8, 24};

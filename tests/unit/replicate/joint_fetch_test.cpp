@@ -64,7 +64,7 @@ struct Cluster {
     clock.advance(std::chrono::minutes(20));  // Services see the end of their connections.
   }
 
-  test::Pending<void> begin_fetch(ChunkSet unwanted = ChunkSet(chunks)) {
+  test::Pending<void> begin_fetch(ChunkSet unwanted, Destination into) {
     std::vector<std::string> names;
     for (const auto& [name, holder] : holders) names.push_back(name);
     TransferOptions options;
@@ -73,11 +73,14 @@ struct Cluster {
       return asker->connect(name + ":1", clock.after(std::chrono::seconds(3)));
     };
     return test::start(context,
-                       fetch_jointly(std::move(names), std::move(dial), clock, shard.record, target,
-                                     std::move(unwanted), std::move(options)));
+                       fetch_jointly(std::move(names), std::move(dial), clock, shard.record,
+                                     std::move(into), std::move(unwanted), std::move(options)));
   }
   Status fetch(ChunkSet unwanted = ChunkSet(chunks)) {
-    return test::finish(clock, begin_fetch(std::move(unwanted)));
+    return fetch(std::move(unwanted), std::span(target));
+  }
+  Status fetch(ChunkSet unwanted, Destination into) {
+    return test::finish(clock, begin_fetch(std::move(unwanted), std::move(into)));
   }
 
   std::uint64_t sent_by(const std::string& name) const {
@@ -111,6 +114,26 @@ TEST_CASE("joint fetch: Chunks that nobody wants are not asked for", "[unit][rep
   CHECK(cluster.have.contains(chunks - 1));
   const std::uint64_t sent = cluster.sent_by("A") + cluster.sent_by("B");
   CHECK(sent < 3 * (page_bytes + wire::frame_header_bytes));
+}
+
+TEST_CASE("joint fetch: chunks come to places of their own, in two parts", "[unit][replicate]") {
+  Cluster cluster({"b", "c"});
+  cluster.holders.at("c").provider.shard->memory->at(7 * page_bytes) ^= std::byte{1};
+  Bytes memory(2 * cluster.target.size());  // The second half of a Chunk before its first one.
+  const auto half_of = [&](std::size_t index, std::size_t half) {
+    return std::span(memory).subspan((2 * index + 1 - half) * page_bytes, page_bytes / 2);
+  };
+  Destination target(
+      [&](std::size_t index) { return Destination::Places{half_of(index, 0), half_of(index, 1)}; });
+  const Status fetched = cluster.fetch(ChunkSet(chunks), std::move(target));
+  REQUIRE((fetched ? "" : fetched.error().message()) == "");
+  for (std::size_t index = 0; index < chunks; ++index) {
+    for (std::size_t half = 0; half < 2; ++half) {
+      const auto there = std::span(*cluster.shard.memory)
+                             .subspan(index * page_bytes + half * page_bytes / 2, page_bytes / 2);
+      REQUIRE(std::ranges::equal(half_of(index, half), there));
+    }
+  }
 }
 
 TEST_CASE("joint fetch: from one holder, over two connections", "[unit][replicate]") {
@@ -165,7 +188,7 @@ TEST_CASE("joint fetch: a holder that dies or hangs leaves its chunks to the oth
           "[unit][replicate]") {
   const bool dies = GENERATE(true, false);
   Cluster cluster({"b", "c"});
-  auto fetching = cluster.begin_fetch();
+  auto fetching = cluster.begin_fetch(ChunkSet(chunks), std::span(cluster.target));
   while (cluster.have.count() < chunks / 4) REQUIRE(cluster.clock.advance_to_next());
   if (dies) {
     cluster.network.reset_streams("b", "asker");

@@ -144,9 +144,9 @@ TEST_CASE("fetch: a holder that falls silent is given up after the stall deadlin
   std::size_t arrived = 0;
   TransferOptions options = scene.options();
   options.on_chunk = [&arrived](std::size_t) { ++arrived; };
-  auto fetching =
-      test::start(scene.pair.context,
-                  fetch_shard(*scene.at_a, scene.pair.clock, shard->record, target, have, options));
+  auto fetching = test::start(
+      scene.pair.context,
+      fetch_shard(*scene.at_a, scene.pair.clock, shard->record, std::span(target), have, options));
   while (arrived == 0) REQUIRE(scene.pair.clock.advance_to_next());
   scene.pair.network.partition("A", "B");
   const Time before = scene.pair.clock.now();
@@ -170,9 +170,9 @@ TEST_CASE("fetch: when it has failed, nobody reads its memory any more", "[unit]
   Bytes target(shard->record->bytes);
   TransferOptions options = scene.options();
   options.compute = &compute;
-  auto fetching =
-      test::start(scene.pair.context, fetch_shard(*scene.at_a, scene.pair.clock, shard->record,
-                                                  target, ChunkSet(1), std::move(options)));
+  auto fetching = test::start(scene.pair.context,
+                              fetch_shard(*scene.at_a, scene.pair.clock, shard->record,
+                                          std::span(target), ChunkSet(1), std::move(options)));
   while (compute.in_flight == 0) REQUIRE(scene.pair.clock.advance_to_next());
   REQUIRE_FALSE(test::finish(scene.pair.clock, std::move(fetching)));
   REQUIRE(compute.in_flight == 0);
@@ -188,8 +188,8 @@ TEST_CASE("fetch: the holder verifies the next chunk while it sends one", "[unit
   TransferOptions options = scene.options();
   std::vector<int> verified_beside;
   options.on_chunk = [&](std::size_t) { verified_beside.push_back(compute.in_flight); };
-  REQUIRE(scene.pair.run(fetch_shard(*scene.at_a, scene.pair.clock, shard->record, target,
-                                     ChunkSet(4), std::move(options))));
+  REQUIRE(scene.pair.run(fetch_shard(*scene.at_a, scene.pair.clock, shard->record,
+                                     std::span(target), ChunkSet(4), std::move(options))));
   REQUIRE(verified_beside == std::vector<int>{1, 1, 1, 0});
 }
 

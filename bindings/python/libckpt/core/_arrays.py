@@ -132,6 +132,12 @@ class Arrays:
         """Of those that are no part of an item."""
         return sum(self._by_name[name].buffer.nbytes for name in self.given())
 
+    def renamed(self, name_of):
+        """The same under other names."""
+        found = Arrays((), {})
+        found._by_name = {name_of(name): array for name, array in self._by_name.items()}
+        return found
+
     def leave_out(self, names):
         for name in names:
             del self._by_name[name]

@@ -36,6 +36,12 @@ class Failures:
             return error
         return errors.NotFound(f"{error}: its save failed: {self._save[1]}")
 
+    def added_to(self, status):
+        """The library's counts with those of this session."""
+        status["failed"] = max(status.get("failed", 0), self.count)
+        status["last_error"] = status.get("last_error") or self.last
+        return status
+
     def log(self, error):
         self.last = str(error) or repr(error)
         now = time.monotonic()

@@ -16,7 +16,7 @@ import logging
 import zlib
 
 from libckpt import _native, errors
-from libckpt.core import _restore
+from libckpt.core import _structure
 from libckpt.core._replicas import SHARES
 
 logger = logging.getLogger("libckpt")
@@ -42,7 +42,7 @@ class Gather:
             # The job may have steps of its own: to abandon these is its user's to say.
             return self._read_published(found["checkpoints"], targets, arrays)
         try:
-            answer = self._client.restore(step, targets.choose)
+            answer = self._client.restore(step, targets.names.choice(targets.choose))
         except (errors.NotFound, errors.Unsupported, errors.Corruption) as reason:
             return self._restore_published(step, targets, arrays, reason)
         answer["items_of"] = self._ranks.rank % answer["world_size"]
@@ -54,7 +54,8 @@ class Gather:
     def _restore_published(self, step, targets, arrays, reason):
         """The newest whole one that any number of ranks published, by names."""
         found = self._read_published(self._find_published(step, reason), targets, arrays)
-        self._client.start_fresh()  # The daemons know of no restore.
+        if targets.wants_tensors:
+            self._client.start_fresh()  # The daemons know of no restore.
         return found
 
     def _read_published(self, answers, targets, arrays):
@@ -143,7 +144,8 @@ class Gather:
             targets.of_a_share = targets.leaves_arrays = True
             own = ranks.rank % saved_by
             found = answer["step"], answer["timeline"]
-            answer.update(self._client.restore_from(answer["path"], own, targets.choose))
+            choose = targets.names.choice(targets.choose)
+            answer.update(self._client.restore_from(answer["path"], own, choose))
             answer["items_of"] = own
             if found != (answer["step"], answer["timeline"]):
                 raise errors.StorageError(
@@ -157,20 +159,23 @@ class Gather:
                 "of: it was not saved by this package: the tensors are in its safetensors files"
             )
         self._owners = structure.pop(SHARES, {})
-        if is_other:
+        if is_other and targets.wants_tensors:
             for shard in range(ranks.rank + ranks.world_size, saved_by, ranks.world_size):
                 owned = {name for name, owner in self._owners.items() if owner == shard}
-                self._client.restore_from(answer["path"], shard, targets.choose_more(owned))
+                choose = targets.names.choice(targets.choose_more(owned))
+                self._client.restore_from(answer["path"], shard, choose)
             arrays.leave_out(targets.parts_to_leave_out())
             if arrays:
-                self._registration.register_only(arrays)
+                self._registration.register_only(targets.names.arrays(arrays))
                 self._client.restore_pieces(answer["path"])
         return structure
 
     def _complete(self, step, structure, targets):
         """Fetches from other ranks the items that they captured."""
+        if not targets.wants_tensors:
+            return
         ranks, failure = self._ranks, None
-        nodes = {node["t"]: node for node in _restore.tensor_nodes(structure)}
+        nodes = {node["t"]: node for node in _structure.tensor_nodes(structure)}
         shared, own = {}, set()
         if ranks.are_several:
             shared = self._shared_by_all(nodes)

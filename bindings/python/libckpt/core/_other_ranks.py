@@ -7,6 +7,14 @@ from libckpt.core._replicas import SHARES
 PREFIX = "libckpt.rank."  # Before the number of the rank, a slash, and the name that it saved.
 
 
+def apart(name):
+    """(what says of which rank the tensor is, the name that it saved)."""
+    if not name.startswith(PREFIX):
+        return "", name
+    rank, _, own = name.removeprefix(PREFIX).partition("/")
+    return f"{PREFIX}{rank}/", own
+
+
 def split(stored):
     """The tensors of the rank's own shard, and those of others by rank."""
     own, of_others = [], {}
@@ -14,7 +22,7 @@ def split(stored):
         if tensor[0].startswith(PREFIX):
             rank, _, name = tensor[0].removeprefix(PREFIX).partition("/")
             alias = tensor[3].removeprefix(f"{PREFIX}{rank}/") if tensor[3] else tensor[3]
-            of_others.setdefault(int(rank), []).append((name, *tensor[1:3], alias))
+            of_others.setdefault(int(rank), []).append((name, *tensor[1:3], alias, *tensor[4:]))
         else:
             own.append(tensor)
     return own, of_others

@@ -107,15 +107,16 @@ class Outline(Rebuilder):
 
 def rebuild(structure, tensors, members, allow_pickle=False):
     """The items again, as plain values. A member that is not among `members` is left out."""
-    return _rebuilt(Rebuilder(tensors, members, allow_pickle), structure)
+    return rebuilt_by(Rebuilder(tensors, members, allow_pickle), structure)
 
 
 def outline(structure, allow_pickle=False):
     """The items, with a Placeholder for each tensor. Raises what rebuild would raise."""
-    return _rebuilt(Outline(allow_pickle), structure)
+    return rebuilt_by(Outline(allow_pickle), structure)
 
 
-def _rebuilt(rebuilder, structure):
+def rebuilt_by(rebuilder, structure):
+    """The items as that Rebuilder makes them. Raises Corruption for a structure that is none."""
     try:
         return {name: rebuilder.rebuild_item(name, node) for name, node in structure.items()}
     except CheckpointError:

@@ -3,8 +3,8 @@
 import json
 
 from libckpt import errors
-from libckpt.core import _arrays, _frameworks, _item_kinds, _other_ranks, _registration
-from libckpt.core import _structure, _tensors, _views
+from libckpt.core import _arrays, _compare, _frameworks, _item_kinds, _other_ranks
+from libckpt.core import _registration, _structure, _tensors, _views
 from libckpt.core._replicas import SHARES
 
 
@@ -14,9 +14,13 @@ class Targets:
     complete() alone looks for the missing parts of a share.
     """
 
+    wants_tensors = True
+
     def __init__(
-        self, into, flattened, arrays, strict, of_a_share=False, check=lambda structure: None
-    ):
+        self, into, flattened, arrays, strict, names, of_a_share=False,
+        check=lambda structure: None,
+    ):  # fmt: skip
+        self.names = names  # What translates those in the checkpoint.
         self._structure, here, _ = flattened  # As text: the items of the tensors here.
         self._owners = getattr(here, "owners", {})  # By name, whose parts are in `here`.
         self._arrays, self._array_places = arrays.tensors(), arrays.places()
@@ -24,6 +28,9 @@ class Targets:
         self._shared_here = _shared_names(here)
         self._shared = self._shared_here  # Names that several tensors want, here or there.
         of_modules, self._states = _places_of_owners(into, here)  # States may have less, or more.
+        self._here = here.keys()
+        # Items that take more than they have here: all but modules.
+        self._open = {item for item in into if not _is_of_module(item, into[item], of_modules)}
         # Not a name of more than one slash, which is another one here: it is copied later.
         own = {n: here[n] for n, item in into.items() if n in here and _tensors.is_tensor(item)}
         nested = dict(_nested_in(into, here))
@@ -35,8 +42,9 @@ class Targets:
         self._check_outline = check
         self.structure = None  # That of the newest choice, if it had one.
         self._nodes = {}  # Its tensors by name.
-        self._strict = strict and bool(into)
+        self._has_into, self._strict = bool(into), strict and bool(into)
         self.of_a_share = of_a_share
+        self.differences = _compare.Differences()
         self.arrays_left = []  # Names that nobody asked for.
         self.leaves_arrays = False  # They come later, from the pieces of all ranks.
         self.placed = {}  # By name, the trainer's own tensors that were filled.
@@ -45,11 +53,11 @@ class Targets:
         self.tied = {}  # By name, the name whose bytes it has.
 
     def choose(self, step, stored, structure):
-        self.structure = _structure.parsed(structure)
+        self.structure = structure
         stored, of_others = _other_ranks.split(stored)
         if self.structure is not None:
             self._check_outline({k: v for k, v in self.structure.items() if k != SHARES})
-        self._nodes = {node["t"]: node for node in tensor_nodes(self.structure)}
+        self._nodes = {node["t"]: node for node in _structure.tensor_nodes(self.structure)}
         _check_writable(step, self._in_place, {name for name, *_ in stored})
         for found in (self.placed, self.loaded, self.members, self.tied):
             found.clear()
@@ -66,7 +74,7 @@ class Targets:
             there = {
                 name: _tensors.described_form(self._nodes[name])
                 if name in self._nodes else (kind, tuple(shape))
-                for name, kind, shape, _ in stored
+                for name, kind, shape, *_ in stored
             }  # fmt: skip
             self._compare(step, there, self.of_a_share or bool(of_others))
         chosen = self._choose(stored) + of_others_arrays
@@ -94,7 +102,7 @@ class Targets:
         self._nodes = nodes
         forms = {name: _tensors.described_form(node) for name, node in nodes.items()}
         self._shared = self._shared | _shared_names(nodes)
-        if self._strict:
+        if self._has_into:
             self._compare(step, forms)
         for name, form in forms.items():
             if not self.has(name):
@@ -114,9 +122,9 @@ class Targets:
 
     def _choose(self, stored):
         chosen = []
-        self.tied.update({name: alias for name, _, _, alias in stored if alias})
-        names = {name for name, _, _, _ in stored}
-        for name, type_name, shape, alias in stored:
+        self.tied.update({name: alias for name, _, _, alias, _ in stored if alias})
+        names = {name for name, *_ in stored}
+        for name, type_name, shape, alias, _ in stored:
             if self._is_of_array(name):
                 if name in self._arrays and not self.leaves_arrays:
                     chosen.append(self._array_target(name))
@@ -157,25 +165,18 @@ class Targets:
         # Arrays in plain data may grow: whoever reads them takes them from there.
         nested = {n: t for n, t in self._nested.items() if not _tensors.kind_of(t).may_grow}
         wanted = {**self._in_place, **nested}
+        here = {name: _tensors.stored_form(tensor) for name, tensor in wanted.items()}
         # An older save has the names of wrappers, which are left out since.
         there = {_frameworks.plain_name(name): form for name, form in there.items()} | there
-        missing = sorted(set(wanted) - set(there))
-        if missing and not of_a_share:
-            raise errors.InvalidArgument(
-                f"restore step {step}: {len(missing)} tensor(s) of this trainer are not in it: "
-                f"{', '.join(missing[:5])}. Has the model or a name changed? Restore with the "
-                "model that was saved, or with strict=False, which leaves them as they are"
-            )
-        for name in filter(there.__contains__, wanted):
-            if name in self._arrays:  # In any parts that the ranks had then.
-                continue
-            form = _tensors.stored_form(wanted[name])
-            if _wanted(name) not in self._shared and form != there[name]:
-                raise errors.InvalidArgument(
-                    f'restore step {step}: tensor "{name}" is {form[0]} {list(form[1])} here and '
-                    f"{there[name][0]} {list(there[name][1])} there. Has the model changed? With "
-                    "strict=False it stays as it is"
-                )
+        items = _structure.items_by_name(self.structure or {})
+        self.differences = _compare.differences(
+            here, there,
+            lambda name: name not in self._here and items.get(name) not in self._open,
+            # Arrays come in any parts that the ranks had then.
+            lambda name: name not in self._arrays and _wanted(name) not in self._shared,
+        )  # fmt: skip
+        if self._strict:
+            _compare.check(step, self.differences, list(there), may_lack=of_a_share)
 
     def _target(self, name, type_name, shape, tensor):
         order = tuple(self._nodes.get(name, {}).get("order", ()))
@@ -196,7 +197,7 @@ class Targets:
         """By name, the tensors that the structure asks for: those here, where it can be."""
         self._check_items(structure)
         found = {}
-        nodes = list(tensor_nodes(structure))
+        nodes = list(_structure.tensor_nodes(structure))
         names = {node["t"] for node in nodes}
         for node in nodes:
             name = node["t"]
@@ -233,7 +234,8 @@ class Targets:
         """An item "a.b" has the name of the part b of an item "a"."""
         if not any("." in name for name in structure) and "." not in self._structure:
             return
-        here, there = _items_by_name(json.loads(self._structure)), _items_by_name(structure)
+        here = _structure.items_by_name(json.loads(self._structure))
+        there = _structure.items_by_name(structure)
         for name in [*self.placed, *self._nested]:
             if name in here and name in there and here[name] != there[name]:
                 raise errors.InvalidArgument(
@@ -255,20 +257,8 @@ def _shared_names(names):
     return shared
 
 
-def _items_by_name(structure):
-    """By name of the tensor, the item that it is a part of."""
-    return {node["t"]: item for item, part in structure.items() for node in tensor_nodes(part)}
-
-
-def tensor_nodes(node):
-    if isinstance(node, list):
-        for part in node:
-            yield from tensor_nodes(part)
-    elif isinstance(node, dict):
-        if isinstance(node.get("t"), str):
-            yield node
-        else:
-            yield from tensor_nodes(list(node.values()))
+def _is_of_module(name, item, of_modules):
+    return _item_kinds.has_state(item) and any(each.startswith(f"{name}.") for each in of_modules)
 
 
 def _nested_in(into, here):

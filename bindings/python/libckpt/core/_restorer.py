@@ -4,7 +4,8 @@ import dataclasses
 import logging
 
 from libckpt import _native, errors
-from libckpt.core import _arrays, _fill, _gather, _item_kinds, _items, _rebuild, _restore
+from libckpt.core import _arrays, _compare, _fill, _gather, _item_kinds, _items, _names
+from libckpt.core import _rebuild, _restore, _shapes
 
 logger = logging.getLogger("libckpt")
 
@@ -27,9 +28,39 @@ class Restored:
     world_size: int  # The number of ranks that saved it.
     items_of: int  # The rank whose items these are: rank % world_size.
     items: dict
+    # Names of tensors. Without strict: those here that the step lacks; those there that nothing
+    # here takes; and those of another type or shape, each with both as text.
+    missing: list
+    unexpected: list
+    mismatched: dict
+    # By name, where shapes only were asked for: arrays of which this rank's shard has a part.
+    arrays: dict
 
     def __repr__(self):
         return f"Restored(step={self.step}, from {self.source_name})"
+
+
+@dataclasses.dataclass(eq=False)
+class Wish:
+    """What a restore was asked for; see Session.restore."""
+
+    into: dict
+    step: int | None = None
+    strict: bool = True
+    arrays: object = ()
+    path: str | None = None
+    renamed: dict | None = None
+    shapes_only: bool = False
+    is_beginning: bool = False  # Of other training, which wants no more of the checkpoint.
+
+    def __post_init__(self):
+        if self.shapes_only and (self.into or self.arrays):
+            raise errors.InvalidArgument(
+                "restore: shapes_only fills nothing: give no items and no arrays with it"
+            )
+
+    def of_other_training(self):
+        return dataclasses.replace(self, is_beginning=True)
 
 
 class Restorer:
@@ -39,6 +70,7 @@ class Restorer:
         self._directory = directory
         self._allow_pickle = allow_pickle
         self.warns_of_left = True  # If a restore leaves out items.
+        self.makes_room = True  # For the saves that are to come.
 
     def prepare(self, items, arrays=()):
         """Makes Slots for the items, and for the state that their optimizers will have."""
@@ -46,40 +78,58 @@ class Restorer:
         arrays = _arrays.Arrays(arrays, tensors)
         self._make_room(items, tensors, members, 0, None, arrays)
 
-    def restore(self, into, step, strict, arrays=(), path=None):
-        """(Restored, whether the daemons know of the restore); `into` and the arrays are filled."""
+    def restore(self, wish):
+        """(Restored, whether the daemons know of the restore); the wish's items are filled."""
+        names = _names.Names(wish.renamed, wish.into)
+        if wish.shapes_only:
+            return self._shapes(wish, _shapes.Shapes(names))
         try:
-            with _item_kinds.state_made(into):
-                return self._restore(into, step, strict, arrays, path)
+            with _item_kinds.state_made(wish.into):
+                return self._restore(wish, names)
         finally:
             self._registration.forget()
 
-    def _restore(self, into, step, strict, arrays, path):
+    def _shapes(self, wish, targets):
+        answer, structure = self._gather.restore(wish.step, targets, (), wish.path)
+        return self._answer(answer, targets, *targets.values(structure, self._allow_pickle))
+
+    def _restore(self, wish, names):
+        into, strict = wish.into, wish.strict
         flattened = _items.flatten(into, self._allow_pickle)
         _, here, members = flattened
-        arrays = _arrays.Arrays(arrays, here)
+        arrays = _arrays.Arrays(wish.arrays, here)
         arrays.check_writable()
         targets = _restore.Targets(
-            into, flattened, arrays, strict, self._ranks.are_several,
+            into, flattened, arrays, strict, names, self._ranks.are_several,
             lambda structure: _fill.check(
                 into, _rebuild.outline(structure, self._allow_pickle), strict
             ),
         )  # fmt: skip
+        if self.makes_room:
+            self._make_room_here(into, here, members, arrays, names)
+        answer, structure = self._gather.restore(wish.step, targets, arrays, wish.path)
+        self._registration.set_places(arrays)  # By their names here again.
+        try:
+            values = self._give(wish, answer, structure, targets)
+        except errors.CheckpointError as error:
+            if not into:
+                raise
+            raise type(error)(f"{error}; {OVERWRITTEN}") from error
+        return self._answer(answer, targets, values)
+
+    def _answer(self, answer, targets, values, arrays=None):
+        found = {field.name: answer.get(field.name) for field in dataclasses.fields(Restored)}
+        more = {"items": values, "arrays": arrays or {}, **vars(targets.differences)}
+        return Restored(**{**found, **more}), "path" not in answer
+
+    def _make_room_here(self, into, here, members, arrays, names):
         # The restore waits for the Slots, and a job that begins need not.
         prepare = self._registration.client.prepare_in_background
         # The newest checkpoint of the directory finds room here.
         directory, rank = self._directory, self._ranks.rank
         room = _native.slot_bytes(directory, rank) if directory else 0
-        self._make_room(into, here, members, room, prepare, arrays)
-        answer, structure = self._gather.restore(step, targets, arrays, path)
-        try:
-            values = self._give(into, answer, structure, targets, strict)
-        except errors.CheckpointError as error:
-            if not into:
-                raise
-            raise type(error)(f"{error}; {OVERWRITTEN}") from error
-        found = {field.name: answer.get(field.name) for field in dataclasses.fields(Restored)}
-        return Restored(**{**found, "items": values}), "path" not in answer
+        whole = {name: tensor for name, tensor in here.items() if name not in arrays}
+        self._make_room(into, whole, members, room, prepare, names.arrays(arrays))
 
     def _make_room(self, items, tensors, members, room_min, prepare, arrays):
         """Slots for the step that is to come."""
@@ -96,7 +146,8 @@ class Restorer:
         room = max(room_min, registration.expected_bytes(views))
         registration.reserve(views, members, room, prepare)
 
-    def _give(self, into, answer, structure, targets, strict):
+    def _give(self, wish, answer, structure, targets):
+        into, strict = wish.into, wish.strict
         found = targets.tensors(structure)
         values = _rebuild.rebuild(structure, found, targets.members, self._allow_pickle)
         _fill.load(self._replicas.known_here(into, answer), values, strict)
@@ -104,12 +155,16 @@ class Restorer:
         # Of another number of ranks, other ones ask for what this rank does not want.
         if answer["world_size"] == self._ranks.world_size or not self._ranks.are_several:
             left += targets.arrays_left
-        if left and self.warns_of_left and (into or targets.has_arrays):
+        warns = self.warns_of_left and not wish.is_beginning
+        if left and warns and (into or targets.has_arrays):
             logger.warning(
                 "libckpt: restore: the checkpoint also has %s, not given to restore here: saves "
                 "without make checkpoints without",
                 ", ".join(f'"{name}"' for name in left[:5]),
             )
+        for what, names in _compare.told(targets.differences).items():
+            logger.warning("libckpt: restore: %d tensor(s) %s: %s", len(names), what,
+                           _compare.listed(names))  # fmt: skip
         replaced = targets.replaced(found)
         if replaced:
             logger.warning(

@@ -51,3 +51,19 @@ def parsed(content):
         return json.loads(content if content.startswith(b"{") else zlib.decompress(content))
     except (zlib.error, ValueError) as error:
         raise errors.Corruption(f"the items' structure cannot be read: {error}") from error
+
+
+def items_by_name(structure):
+    """By name of the tensor, the item that it is a part of."""
+    return {node["t"]: item for item, part in structure.items() for node in tensor_nodes(part)}
+
+
+def tensor_nodes(node):
+    if isinstance(node, list):
+        for part in node:
+            yield from tensor_nodes(part)
+    elif isinstance(node, dict):
+        if isinstance(node.get("t"), str):
+            yield node
+        else:
+            yield from tensor_nodes(list(node.values()))

@@ -47,6 +47,18 @@ def no_collection():
             gc.enable()
 
 
+def check_open(job, is_closed, is_forked):
+    if is_closed:
+        raise errors.InvalidArgument(
+            f"job {job}: the session was closed: open another with libckpt.init"
+        )
+    if is_forked:
+        raise errors.InvalidArgument(
+            f"job {job}: this process was forked from the trainer, which has the session: call it "
+            "there"
+        )
+
+
 def step_number(step):
     try:
         number = operator.index(step)
@@ -58,6 +70,10 @@ def step_number(step):
             "optimizer's steps"
         )
     return number
+
+
+def step_or_path(step, path):
+    return (None if step is None else step_number(step)), path_text(path, step)
 
 
 def path_text(path, step):

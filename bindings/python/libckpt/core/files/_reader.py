@@ -22,14 +22,18 @@ def opened():
         def choose_of(_, stored, structure):
             return choose(stored, _structure.parsed(structure))
 
-        if _settings.is_true(_settings.configured("disable")):
-            raise errors.Unsupported(
-                f"load {path}: libckpt is disabled (LIBCKPT_DISABLE, or disable in the "
-                "configuration file), and nothing else reads its files: enable it to load them"
-            )
+        check_enabled(path)
         return client.restore_from(os.fspath(path), rank, choose_of)
 
     try:
         yield read
     finally:
         client.drop()
+
+
+def check_enabled(path):
+    if _settings.is_true(_settings.configured("disable")):
+        raise errors.Unsupported(
+            f"load {path}: libckpt is disabled (LIBCKPT_DISABLE, or disable in the configuration "
+            "file), and nothing else reads its files: enable it to load them"
+        )

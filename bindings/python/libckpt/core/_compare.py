@@ -1,0 +1,77 @@
+"""Compare: what the trainer has and what a step has, by names, types and shapes."""
+
+import dataclasses
+import difflib
+
+from libckpt import errors
+
+LISTED = 5
+
+
+@dataclasses.dataclass
+class Differences:
+    """By names: what only the trainer has, what only the step has, and as text what is of another
+    type or shape there."""
+
+    missing: list = dataclasses.field(default_factory=list)
+    unexpected: list = dataclasses.field(default_factory=list)
+    mismatched: dict = dataclasses.field(default_factory=dict)
+
+
+def differences(here, there, is_stranger, is_comparable):
+    """`here` and `there`: (type, shape) by name. Both functions get a name: whether nothing here
+    would take what only the step has, and whether one name means one tensor."""
+    return Differences(
+        sorted(here.keys() - there.keys()),
+        sorted(name for name in there.keys() - here.keys() if is_stranger(name)),
+        {
+            name: f"{text_of(form)} here and {text_of(there[name])} there"
+            for name, form in here.items()
+            if name in there and form != there[name] and is_comparable(name)
+        },
+    )
+
+
+def check(step, found, there, may_lack):
+    """Raises InvalidArgument for what a strict restore refuses. `there`: the names in the step."""
+    if found.missing and not may_lack:
+        raise errors.InvalidArgument(
+            f"restore step {step}: {len(found.missing)} tensor(s) of this trainer are not in it: "
+            f"{listed(found.missing)}. {_available(found.missing[0], there)}Has the model or a "
+            "name changed? Say so with `renamed`, restore with the model that was saved, or with "
+            "strict=False, which leaves them as they are"
+        )
+    for name, forms in found.mismatched.items():
+        raise errors.InvalidArgument(
+            f'restore step {step}: tensor "{name}" is {forms}. Has the model changed? With '
+            "strict=False it stays as it is"
+        )
+
+
+def told(found):
+    """By what is to be said of them, the tensors of a restore that was not strict."""
+    mismatched = [f'"{name}" is {forms}' for name, forms in found.mismatched.items()]
+    all_of_them = {
+        "of this trainer are not in the step, and stay as they are": found.missing,
+        "of the step have another type or shape here, and are not taken": mismatched,
+    }
+    return {what: names for what, names in all_of_them.items() if names}
+
+
+def _available(name, there):
+    if not there:
+        return "It has no tensor. "
+    near = difflib.get_close_matches(name, there, LISTED, cutoff=0.5)
+    return f"It has {listed(near or sorted(there), len(there))}. "
+
+
+def listed(names, count=None):
+    """The first of them; `count`: of how many."""
+    count = len(names) if count is None else count
+    names = names[:LISTED]
+    more = f" and {count - len(names)} more" if count > len(names) else ""
+    return ", ".join(names) + more
+
+
+def text_of(form):
+    return f"{form[0]} {list(form[1])}"
