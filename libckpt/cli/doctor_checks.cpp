@@ -107,13 +107,16 @@ Finding check_place(Workplace& workplace, const std::string& directory) {
   os::FileSystem& files = workplace.files();
   if (files.objects(directory) != nullptr) return check_bucket(workplace, directory);
   const auto there = workplace.run(files.status(os::beneath(directory, ".")));
-  if (!there) {
-    return {"storage", Grade::trouble,
-            fmt::format("{}: {}", directory,
-                        there.error().code() == Errc::not_found ? "there is no such directory"
-                                                                : there.error().message()),
-            "make the directory on every node, or correct the option dir"};
+  if (!there && there.error().code() == Errc::not_found) {
+    const std::string parent = std::filesystem::path(directory).parent_path();
+    if (workplace.run(files.status(os::beneath(parent.empty() ? "." : parent, "."))))
+      return {"storage", Grade::note, directory + ": not there yet, a job will make it", ""};
+    return {"storage", Grade::trouble, directory + ": neither it nor the one above is there",
+            "make the directory above on every node, or correct the option dir"};
   }
+  if (!there)
+    return {"storage", Grade::trouble, fmt::format("{}: {}", directory, there.error().message()),
+            "correct the option dir, or the rights on every node"};
   const std::string probe = fmt::format(".ckpt-doctor.{}", ::getpid());
   const Status written = workplace.run(try_writing(files, os::beneath(directory, probe)));
   if (!written)

@@ -50,6 +50,15 @@ Status Sessions::check(const AttachRequest& request) const {
                             "of the end; ckpt drop {} frees its memory at once",
                             request.rank, facts_.shape.job, facts_.directory, facts_.shape.job));
   }
+  if (request.dir != facts_.dir && facts_.dir.empty()) {
+    return fail(
+        Errc::invalid_argument,
+        fmt::format("attach rank {0}: job {1} has no directory on this node, and '{2}' is given: "
+                    "ckpt cp memory:{1} '{2}' stores the newest step of its memory there; then, or "
+                    "without that step, ckpt drop {1} ends the old run here; or give the new run "
+                    "another job's name",
+                    request.rank, facts_.shape.job, request.dir));
+  }
   if (request.dir != facts_.dir) {
     return fail(
         Errc::invalid_argument,

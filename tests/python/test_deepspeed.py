@@ -170,6 +170,20 @@ def test_a_step_on_storage_has_what_the_function_said_of_it(jobs, tmp_path):
                                                 for each in found]  # fmt: skip
 
 
+def test_a_training_that_loads_nothing_leaves_what_is_there(jobs, tmp_path):
+    """As DeepSpeed, which deletes no folder of a run that was not loaded."""
+    options = {"save_storage_interval": 1, "max_ckpt_num": 2}
+    given = {"stage": 1, "dir": str(tmp_path / "dir"), "attach": options, "end": "close"}
+    first = jobs.run(1, **given, steps=3)
+    there = [each.step for each in libckpt.list_published(tmp_path / "dir").checkpoints]
+    log = jobs.run(1, **given, steps=4)
+    assert "after attach, call engine.load_checkpoint or libckpt.deepspeed.resume" in log
+    assert [each.step for each in libckpt.list_published(tmp_path / "dir").checkpoints] == there
+    again = jobs.run(1, **given, steps=4, resume=True)
+    assert said(again, 0, "resumed") == [["3"]]
+    assert said(again, 0, "began at") == [["3", states(first)[3]]]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_stock", [True, False], ids=["stock-folder", "own-folder"])
 def test_a_client_state_that_only_the_folder_has_is_not_lost(jobs, tmp_path, is_stock):

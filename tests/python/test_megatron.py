@@ -258,6 +258,17 @@ def test_a_folder_of_killed_ranks_is_whole_and_memory_may_be_newer(job, tmp_path
     check_losses(log, whole, (5,))
 
 
+def test_a_scheduler_is_not_stepped_twice_where_the_folder_is_newer(job, tmp_path):
+    whole = job.run(1, "whole", 6)
+    options = {"directory": str(tmp_path / "checkpoints"), "storage": 4, "memory": 3}
+    job.killed(1, "job", 5, **options)
+    log = job.run(1, "job", 6, **options)
+    assert said(log, 0, "began at") == [["4"]]
+    assert "iter_0000004, which is newer than step 3 in memory" in log
+    assert said(log, 0, "rates") == said(whole, 0, "rates")
+    check_losses(log, losses(whole), (5, 6))
+
+
 @SLOW
 def test_disabled_it_writes_the_folders_as_megatron_does(job, tmp_path):
     options = {"directory": str(tmp_path / "checkpoints"), "storage": 2,

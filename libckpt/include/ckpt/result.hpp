@@ -6,6 +6,7 @@
 
 #include <ckpt/error.hpp>
 #include <optional>
+#include <stdexcept>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -20,6 +21,11 @@ class Unexpected {
 
  private:
   Error error_;
+};
+
+// BadResult: a value was taken that is not there.
+struct BadResult : std::logic_error {
+  using std::logic_error::logic_error;
 };
 
 // The way to fail: `return fail(Errc::corruption, "chunk 17 does not match its checksum");`.
@@ -49,9 +55,16 @@ class [[nodiscard]] Result {
   bool has_value() const { return state_.index() == 0; }
   explicit operator bool() const { return has_value(); }
 
-  T& value() & { return std::get<0>(state_); }
-  const T& value() const& { return std::get<0>(state_); }
-  T&& value() && { return std::get<0>(std::move(state_)); }
+  // Without a value: throws a BadResult with the error's text.
+  T& value() & {
+    check();
+    return *std::get_if<0>(&state_);
+  }
+  const T& value() const& {
+    check();
+    return *std::get_if<0>(&state_);
+  }
+  T&& value() && { return std::move(value()); }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(*this).value(); }
@@ -63,6 +76,9 @@ class [[nodiscard]] Result {
   Error&& error() && { return std::get<1>(std::move(state_)); }
 
  private:
+  void check() const {
+    if (!has_value()) throw BadResult(error().message());
+  }
   std::variant<T, Error> state_;
 };
 

@@ -1,6 +1,7 @@
 // Goal:   sizes, roundings and the generator are what all the rest takes them for.
 // Method: boundaries; published values of SplitMix64.
 #include <catch2/catch.hpp>
+#include <ckpt/result.hpp>
 #include <set>
 
 #include "base/random.hpp"
@@ -19,6 +20,15 @@ TEST_CASE("units: rounding up is exact at multiples and does not overflow", "[un
   CHECK(align_up(page_bytes - 1, page_bytes) == page_bytes);
   CHECK(align_up(page_bytes, page_bytes) == page_bytes);
   CHECK(align_up(page_bytes + 1, page_bytes) == 2 * page_bytes);
+}
+
+TEST_CASE("result: a value that is not there is refused with the error's text", "[unit][base]") {
+  Result<int> failed = fail(Errc::corruption, "chunk 17 is damaged");
+  CHECK_THROWS_AS(failed.value(), BadResult);
+  CHECK_THROWS_WITH(*failed, failed.error().message());
+  CHECK_THROWS_WITH(*std::as_const(failed), failed.error().message());
+  CHECK_THROWS_WITH(*std::move(failed), Catch::Contains("chunk 17 is damaged"));
+  CHECK(*Result<int>(5) == 5);
 }
 
 TEST_CASE("random: the sequence is SplitMix64's, the same on every machine", "[unit][base]") {

@@ -858,7 +858,11 @@ TEST_CASE("cli: doctor finds what will not work, and where options come from", "
   CHECK(grade(json, "locked memory") != "missing");
   CHECK(json["options"].size() > 20);
 
-  const Answer broken = place.ckpt("doctor --json --dir /nonexistent" + place.runtime(),
+  const std::string later = " --dir '" + place.options.dir + "/run'" + place.runtime();
+  CHECK(grade(place.ckpt("doctor --json" + later).json(), "storage") == "note");
+  CHECK(std::filesystem::is_empty(place.options.dir));
+
+  const Answer broken = place.ckpt("doctor --json --dir /nonexistent/run" + place.runtime(),
                                    "LIBCKPT_MEMORY_BUDGET=900TiB "
                                    "LIBCKPT_NODES=A@127.0.0.1:7711,B@127.0.0.2:7711 "
                                    "LIBCKPT_WORLD_SIZE=2 LIBCKPT_NODE=A");

@@ -43,6 +43,24 @@ TEST_CASE("attach: a trainer that does not fit the open job is refused, in words
   CHECK(rank.pass_until([&] { return rank.committed == Step{1}; }));
 }
 
+TEST_CASE(
+    "attach: a directory for a job that began without one is refused, and no step is lost by "
+    "the advice",
+    "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.request.dir.clear();
+  REQUIRE(rank.begin_fresh());
+  AttachRequest other = rank.request;
+  other.dir = "/scratch/job";
+  const Status refused = rank.engine->check_attach(other);
+  REQUIRE_FALSE(refused);
+  CHECK_THAT(refused.error().text(),
+             Catch::Contains("has no directory") && !Catch::Contains("ckpt stop") &&
+                 Catch::Contains("ckpt cp memory:" + rank.request.job + " '/scratch/job'"));
+}
+
 TEST_CASE("attach: a compression that the daemon does not know is refused", "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");

@@ -79,7 +79,8 @@ def resume(engine):
 def write_universal(engine, dir, tag=None, client_state=None):
     """Writes the engine's state in DeepSpeed's universal layout, without a conversion, to the
     folder `tag` of `dir`; stock DeepSpeed loads it with {"checkpoint": {"load_universal": true}}.
-    All ranks call it; it returns when the folder is there. ZeRO 1, 2 and 3 only.
+    All ranks call it; it returns when the folder is there. ZeRO 1, 2 and 3 only. `client_state`:
+    by default what attach was given.
     """
     attached = vars(engine).get("_libckpt")
     if attached is None or not engine.zero_optimization():
@@ -87,7 +88,9 @@ def write_universal(engine, dir, tag=None, client_state=None):
             "write_universal: an engine with ZeRO 1, 2 or 3 is wanted, which attach() took"
         )
     name = f"global_step{engine.global_steps}_universal" if tag is None else str(tag)
-    attached.folders.write_universal(attached.stock_save, dir, name, client_state or {})
+    if client_state is None:
+        client_state = attached.memory.client_state()
+    attached.folders.write_universal(attached.stock_save, dir, name, client_state)
 
 
 def wait(engine):

@@ -22,7 +22,7 @@ class Memory:
         self._client_keys = []  # Those that the newest save_checkpoint was given.
         self._folders = []  # Where this run loads from, and saves to.
         self._captured = engine.global_steps
-        self._has_begun = False
+        self._has_begun = self._has_asked = False
         if not _settings.configured("blob_capacity"):
             options = {"blob_capacity": BLOB_CAPACITY, **options}
         self.session = init(job, rank=layout.rank, world_size=layout.ranks, **options)
@@ -41,11 +41,12 @@ class Memory:
         if self.session.is_closed or step <= self._captured:
             return
         self._captured = step
+        is_first, self._has_begun = not self._has_begun, True
         try:
-            if not self._has_begun:  # Training does not go on from what memory has.
+            if is_first and self._has_asked:  # Training does not go on from what memory has.
                 self.start_fresh()
             items = self._state.items() | {
-                "client_state": self._told(),
+                "client_state": self.client_state(),
                 "client_keys": self._client_keys,
                 "folders": self._folders,
             }
@@ -53,11 +54,17 @@ class Memory:
         except Exception as error:  # The state of an optimizer, or of the user's, may be anything.
             logger.error("libckpt: step %d is not captured in memory: %s", step, error)
             return
-        self.session.save_checkpoint_if_needed(
+        ticket = self.session.save_checkpoint_if_needed(
             step, items, arrays=arrays, metrics=self._metrics
         )
+        if is_first and not self._has_asked and ticket.outcome == "failed":
+            logger.error(
+                "libckpt: no step is captured in memory: after attach, call engine.load_checkpoint "
+                "or libckpt.deepspeed.resume(engine); to begin anew, give attach another job"
+            )
 
-    def _told(self):
+    def client_state(self):
+        """What attach was given, as it is now."""
         told = self._client_state
         return dict(told() if callable(told) else told or {})
 
@@ -65,6 +72,7 @@ class Memory:
         """The newest step that all ranks can have, with the items but not the tensors. None: there
         is none for that folder, whose client state has these keys. Raises when there is one, which
         does not fit."""
+        self._has_asked = True
         try:
             found = self._state.newest(self.session)
         except errors.NotFound:

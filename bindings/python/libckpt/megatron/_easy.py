@@ -116,7 +116,8 @@ class EasyCkpt:
         if is_ours and not self.is_disabled and self.memory.is_open:
             self._has_asked = True
             found, failure = _resuming.from_memory(
-                self.memory.session, lambda: self.memory.restore(model, optimizer, scheduler)
+                self.memory.session,
+                lambda: self.memory.restore(model, optimizer, scheduler, oldest=newest),
             )
             if found is not None and (newest is None or found[1].step >= newest):
                 return self._resumed(*found, newest)

@@ -90,14 +90,20 @@ class Memory:
 
     # --- restoring
 
-    def restore(self, model, optimizer, scheduler, step=None):
+    def restore(self, model, optimizer, scheduler, step=None, oldest=None):
         """Fills model, optimizer and scheduler from the newest step. Returns what progress it had,
-        and the Restored; None: there is no step. All ranks call it."""
+        and the Restored; None: there is no step. Of one before `oldest` nothing is filled, since
+        Megatron adds its own to what a scheduler has. All ranks call it."""
         pieces = self._pieces_on_all_ranks(model, optimizer)
         made = []
         if pieces is None:
             return None
         try:
+            if oldest is not None:
+                found = self.session.restore(step=step)
+                if found.step < oldest:
+                    return found.items["state"]["progress"], found
+                step = found.step
             restored, state = self._fill(pieces, made, step)
         except errors.NotFound:
             _optimizers.drop_state(made)
