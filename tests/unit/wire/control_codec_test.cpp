@@ -58,6 +58,7 @@ Attach full_attach() {
   attach.own_slots = 3;
   attach.flush_rate = 500 * MiB;
   attach.replica_rate = 2 * GiB;
+  attach.skip_unchanged = true;
   attach.compression = "zstd:3";
   attach.secret_file = "/etc/secret";
   attach.continuation = Continuation{2, 3};
@@ -129,7 +130,7 @@ os::LocalMessage sent(const Message& message) {
   return encoded;
 }
 
-const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local11.control_messages";
+const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local12.control_messages";
 
 // One of each kind as it travels: its kind, the length of its body, its body.
 std::string golden_bytes() {
