@@ -29,6 +29,7 @@ class Sink final : public replicate::ReplicaSink, public replicate::ShardProvide
     target.applied = replicate::ChunkSet(offer.record->chunk_crcs.size());
     return target;
   }
+  void base_damaged(const replicate::CopyName&, std::size_t) override {}  // It grants none.
   void chunk_applied(std::uint64_t, std::size_t) override {}
   Status sealed(std::uint64_t) override { return {}; }
   void abandoned(std::uint64_t) override {}

@@ -206,6 +206,14 @@ std::string healed_of(const Json& job) {
   return newest == "-" ? "" : "  healed: " + printable(newest) + "\n";
 }
 
+// Nothing while no Chunk was unchanged.
+std::string unchanged_of(const Json& job) {
+  const Json sent = object_in(job, "copies_sent");
+  if (count_in(sent, "bytes_unchanged") == 0) return "";
+  return fmt::format("  copies: {} sent to peers, {} unchanged and not sent\n",
+                     bytes_in(sent, "bytes"), bytes_in(sent, "bytes_unchanged"));
+}
+
 std::string describe(const Json& job) {
   std::string text =
       fmt::format("\njob {}: node {}, {}\n  committed {}, on storage {}\n  directory: {}\n",
@@ -220,7 +228,7 @@ std::string describe(const Json& job) {
     if (what != "-") text += fmt::format("  {}: {}\n", trouble, printable(what));
   }
   text += missing_pieces(job) + copies_that_differ(job) + healed_of(job);
-  text += limits_of(job);
+  text += limits_of(job) + unchanged_of(job);
   if (flag_in(job, "ended")) text += "  the job has ended, its memory is being freed\n";
   text += memory_kept(job);
   if (is_short_of_trainers(job)) text += "  " + missing_trainers(job) + "\n";

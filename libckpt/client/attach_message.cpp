@@ -56,6 +56,7 @@ Result<wire::control::Attach> make_attach(const Options& options) {
   attach.own_slots = options.own_slots;
   attach.flush_rate = options.flush_rate;
   attach.replica_rate = options.replica_rate;
+  attach.skip_unchanged = options.skip_unchanged;
   attach.compression = options.compression;
   attach.secret_file = options.secret_file;
   return attach;

@@ -148,6 +148,7 @@ constexpr std::array fields = {
     field<&Options::gpu_gather, parse_gather, show_gather>("gpu_gather"),
     bytes_field<&Options::flush_rate>("flush_rate"),
     bytes_field<&Options::replica_rate>("replica_rate"),
+    bool_field<&Options::skip_unchanged>("skip_unchanged"),
     field<&Options::yield, parse_yield, show_yield>("yield"),
     text_field<&Options::runtime_dir>("runtime_dir"),
     text_field<&Options::daemon_path>("daemon_path"),

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -196,6 +197,18 @@ std::vector<format::TensorSpec> TensorRegistry::specs() const {
     captured.push_back(std::move(spec));
   }
   return captured;
+}
+
+std::vector<format::TensorSpec> TensorRegistry::specs_with_guarded_last() const {
+  std::vector<format::TensorSpec> others, guarded;
+  for (format::TensorSpec& spec : specs()) {
+    const Entry* entry = find(spec.name);
+    CKPT_ASSERT(entry != nullptr);
+    (entry->tensor.guarded ? guarded : others).push_back(std::move(spec));
+  }
+  others.insert(others.end(), std::move_iterator(guarded.begin()),
+                std::move_iterator(guarded.end()));
+  return others;
 }
 
 std::vector<snapshot::Source> TensorRegistry::sources(const format::Layout& layout) const {

@@ -45,11 +45,13 @@ class TensorRegistry {
 
   // The tensors as a capture has them.
   std::vector<format::TensorSpec> specs() const;
+  // The same, with those that change at each step beside each other, so that fewer Chunks do.
+  std::vector<format::TensorSpec> specs_with_guarded_last() const;
   // All of the tensors, as a restore fills them.
   std::vector<format::TensorSpec> wanted() const;
   // Whether other ranks capture some of them, or parts of them.
   bool has_copies() const;
-  // Parallel to `layout.tensors`, which was made from specs().
+  // Parallel to `layout.tensors`, which was made from one of the first two.
   std::vector<snapshot::Source> sources(const format::Layout& layout) const;
   std::vector<snapshot::Target> targets() const;
   // Tensors on the host that this rank and others divide, whoever captures them; of tied names the

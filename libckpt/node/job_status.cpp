@@ -261,6 +261,8 @@ json Job::status() const {
   const Duration kept = sessions_.idle().left(facts_.clock().now());
   status["memory_kept_seconds"] = is_waiting ? json(kept / std::chrono::seconds(1)) : json();
   status["copies_go_to"] = replication_.targets();
+  const CopiesSent& sent = replication_.copies_sent();
+  status["copies_sent"] = {{"bytes", sent.bytes}, {"bytes_unchanged", sent.bytes_unchanged}};
   status["slot_bytes"] = slots_.bytes();
   status["giving_way"] = giving_way_status(giving_way_);
   status["nodes"] = json::array();

@@ -356,7 +356,7 @@ Task<void> JobStorage::keep_marker() {
 storage::TransferHooks JobStorage::healing_hooks() {
   storage::TransferHooks hooks;
   hooks.compute = facts_.context.seams.compute;
-  const std::shared_ptr<Throttle> throttle = giving_way_.throttle(Work::flush);
+  const std::shared_ptr<Throttle> throttle = giving_way_.throttle(BackgroundWork::flush);
   hooks.before_transfer = [throttle](std::uint64_t bytes) { return throttle->take(bytes); };
   return hooks;
 }

@@ -10,7 +10,6 @@
 #include "base/log.hpp"
 #include "replicate/joint_fetch.hpp"
 #include "replicate/placement.hpp"
-#include "replicate/replica_sender.hpp"
 
 namespace ckpt::node {
 
@@ -23,15 +22,6 @@ constexpr Duration retry_after_max = std::chrono::seconds(2);
 // The network may give a single connection a part of the bandwidth only. Shards are not divided, so
 // a second lane serves nodes with several ranks.
 constexpr std::uint32_t lanes_per_target = 2;
-
-replicate::SealedShard source_of(std::shared_ptr<Slot> slot) {
-  auto lease = std::make_shared<const arena::Lease>(std::move(slot));
-  replicate::SealedShard source;
-  source.record = lease->shared_record();
-  source.spans = lease->file_spans({0, source.record->bytes});
-  source.lease = std::move(lease);
-  return source;
-}
 
 }  // namespace
 
@@ -216,11 +206,14 @@ Task<void> Replication::send(Lane lane, std::shared_ptr<Slot> slot) {
     note_boot(lane.target, boot);
   }
   CKPT_POINT("repl.begin");
+  // Only now: its Lease must not keep a Slot from the trainer while we wait for a peer's answer.
+  std::optional<replicate::Base> base;
+  if (skips_unchanged_) base = base_for(slots_, *source.record, given_[lane.target]);
   replicate::TransferOptions options = transfer_options();
   options.throttle = giving_way_.throttle(BackgroundWork::copies);
   WorkMeter::Pass under_way = giving_way_.begin(BackgroundWork::copies);
-  auto sent =
-      co_await replicate::send_shard(*connection, facts_.clock(), source, std::move(options));
+  auto sent = co_await deliver(*connection, facts_.clock(), source, std::move(base),
+                               std::move(options), copies_sent_);
   under_way.end(facts_.clock().now());
   CKPT_POINT("repl.end");
   const bool is_usable =
@@ -318,12 +311,14 @@ Result<replicate::ReplicaTarget> Replication::reserve(const replicate::ShardOffe
     resumed.hold = target.hold;
     receiving_.erase(entry);
     receiving_[target.ticket] = std::move(resumed);
+    target.base = base_of(slots_, offer);
     return target;
   }
   auto slot = slots_.take_replica(record, [this, held = life_.hold()] { life_.touch(); });
   if (!slot && slot.error().code() == Errc::exhausted && make_room(record.id.rank))
     slot = slots_.take_replica(record, [this, held = life_.hold()] { life_.touch(); });
   if (!slot) return fail(std::move(slot).error());
+  target.base = base_of(slots_, offer);  // Before anything else could ask for its Slot.
   (*slot)->begin_fill(record.id);
   target.bytes = (*slot)->memory().bytes();
   target.applied = replicate::ChunkSet(record.chunk_crcs.size());
@@ -340,6 +335,10 @@ bool Replication::make_room(std::uint32_t rank) {
     return true;
   }
   return false;
+}
+
+void Replication::base_damaged(const replicate::CopyName& base, std::size_t chunk) {
+  damaged(facts_.shape.job, base.shard, base.digest, chunk);
 }
 
 void Replication::chunk_applied(std::uint64_t ticket, std::size_t index) {

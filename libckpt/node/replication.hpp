@@ -16,6 +16,7 @@
 
 #include "arena/slot.hpp"
 #include "base/signal.hpp"
+#include "node/copy_base.hpp"
 #include "node/giving_way.hpp"
 #include "node/job_facts.hpp"
 #include "node/job_life.hpp"
@@ -30,6 +31,10 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
  public:
   Replication(const JobFacts& facts, JobLife& life, SlotTable& slots, Peers& peers,
               GivingWay& giving_way);
+
+  // Whether Chunks that the target has of an earlier step are named instead of sent.
+  void set_skip_unchanged(bool skips) { skips_unchanged_ = skips; }
+  const CopiesSent& copies_sent() const { return copies_sent_; }
 
   void wake();  // There may be something to send, or other targets.
   void stop();
@@ -56,6 +61,7 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   std::string trouble(Time now) const;
 
   Result<replicate::ReplicaTarget> reserve(const replicate::ShardOffer& offer) override;
+  void base_damaged(const replicate::CopyName& base, std::size_t chunk) override;
   void chunk_applied(std::uint64_t ticket, std::size_t index) override;
   Status sealed(std::uint64_t ticket) override;
   void abandoned(std::uint64_t ticket) override;
@@ -110,6 +116,8 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   Digest placed_for_;      // Members that targets_ was computed for.
   std::string placed_as_;  // Our name then.
   std::uint64_t next_ticket_ = 1;
+  CopiesSent copies_sent_;
+  bool skips_unchanged_ = false;
   bool is_stopping_ = false;
 };
 

@@ -7,6 +7,7 @@
 #include "base/assert.hpp"
 #include "base/started.hpp"
 #include "format/codec.hpp"
+#include "replicate/unchanged.hpp"
 
 namespace ckpt::replicate {
 
@@ -25,26 +26,6 @@ wire::FrameHeader header_of(const ChunkStream& stream, FrameKind kind) {
   return header;
 }
 
-// The parts of the spans that cover `extent`; a Chunk may cross the border of two segments.
-std::vector<os::FileSpan> cut(const std::vector<os::FileSpan>& spans, format::Extent extent) {
-  std::vector<os::FileSpan> parts;
-  std::uint64_t begin = 0;
-  for (const os::FileSpan& span : spans) {
-    const std::uint64_t end = begin + span.bytes.size();
-    const std::uint64_t from = std::max(begin, extent.offset);
-    const std::uint64_t to = std::min(end, extent.end());
-    for (std::uint64_t at = from; at < to; at += piece_bytes) {
-      os::FileSpan part;
-      part.bytes = span.bytes.subspan(at - begin, std::min<std::uint64_t>(piece_bytes, to - at));
-      part.fd = span.fd;
-      part.offset = span.offset + (at - begin);
-      parts.push_back(part);
-    }
-    begin = end;
-  }
-  return parts;
-}
-
 Crc32 checksum_of(const std::vector<os::FileSpan>& parts) {
   Crc32 crc = 0;
   for (const os::FileSpan& part : parts) crc = crc32(part.bytes, crc);
@@ -57,6 +38,7 @@ class Sender {
 
   Task<void> make_room(std::uint64_t bytes);
   Task<void> send_chunk(std::size_t index, std::vector<os::FileSpan> parts);
+  Task<void> name_chunk(std::size_t index);
   // Waits until every Chunk that was sent is acknowledged.
   Task<void> settle();
   Task<void> await_applied();
@@ -151,8 +133,21 @@ Task<void> Sender::send_chunk(std::size_t index, std::vector<os::FileSpan> parts
   co_return Status();
 }
 
-// Returns the Chunk that a DATA frame announces. Its body is not read yet: a frame that does not
-// fit leaves the Slot untouched.
+// Counts as sent: the peer acknowledges it in the same way.
+Task<void> Sender::name_chunk(std::size_t index) {
+  const format::Extent extent = source_.record->chunk(index);
+  wire::FrameHeader header = header_of(stream_, FrameKind::same);
+  header.offset = extent.offset;
+  const wire::FrameHeaderBytes head = encode_header(header);
+  const std::span<const std::byte> head_bytes(head);
+  CKPT_CO_CHECK(co_await stream_.connection.write(head_bytes, step_deadline(stream_)));
+  sent_bytes_ += extent.bytes;
+  ++chunks_in_flight_;
+  co_return Status();
+}
+
+// Returns the Chunk that a DATA or SAME frame announces. Its body is not read yet: a frame that
+// does not fit leaves the Slot untouched.
 Result<std::size_t> check_data(const wire::FrameHeader& header, const ChunkStream& stream,
                                const format::ShardRecord& record, const ChunkSet& have,
                                std::optional<std::uint64_t> timeline) {
@@ -167,8 +162,13 @@ Result<std::size_t> check_data(const wire::FrameHeader& header, const ChunkStrea
   if (header.offset % record.chunk_bytes != 0) return wrong("that begins within another");
   const std::uint64_t index = header.offset / record.chunk_bytes;
   if (index >= have.size()) return wrong("beyond the shard's end");
-  if (header.body_bytes != record.chunk(index).bytes) return wrong("of another length");
   if (have.contains(index)) return wrong("that is here already");
+  if (header.kind == FrameKind::same) {
+    const bool is_known = stream.base && may_be_same(record, *stream.base->record, index);
+    if (!is_known) return wrong("that no earlier step here has");
+    return static_cast<std::size_t>(index);
+  }
+  if (header.body_bytes != record.chunk(index).bytes) return wrong("of another length");
   if (header.body_crc != record.chunk_crcs[index]) return wrong("with another checksum");
   return static_cast<std::size_t>(index);
 }
@@ -214,7 +214,7 @@ Task<bool> read_chunk(ChunkStream& stream, Destination::Places places, Crc32 exp
 Task<wire::FrameHeader> read_data_header(ChunkStream& stream) {
   CKPT_CO_TRY(const wire::FrameHeader header,
               co_await wire::read_header(stream.connection, step_deadline(stream)));
-  if (header.kind == FrameKind::data) co_return header;
+  if (header.kind == FrameKind::data || header.kind == FrameKind::same) co_return header;
   const std::string remote = stream.connection.remote();
   if (header.kind != FrameKind::refuse)
     co_return fail(Errc::corruption, fmt::format("receive shard from {}: {} instead of data",
@@ -255,7 +255,7 @@ Status check_source(const SealedShard& source) {
 }
 
 Task<bool> is_whole(Compute* compute, SealedShard source, std::size_t index) {
-  const auto parts = cut(source.spans, source.record->chunk(index));
+  const auto parts = parts_of(source, index);
   Crc32 crc = 0;
   std::function<void()> hash = [&crc, &parts] { crc = checksum_of(parts); };
   CKPT_CO_CHECK(co_await run_on(compute, std::move(hash)));
@@ -273,10 +273,16 @@ Task<Sent> send_missing(ChunkStream& stream, Sender& sender, SealedShard source,
                         bool verify) {
   const asio::any_io_executor executor = co_await asio::this_coro::executor;
   Sent outcome;
-  std::optional<Started<bool>> verdict;  // On the Chunk that is sent next. It holds the source.
+  // On the Chunk that is sent next. They hold the sources.
+  std::optional<Started<bool>> verdict;
+  std::optional<Started<bool>> comparison;
   const auto begin_verdict = [&](std::size_t index) {
-    if (!verify || index == have.size()) return;
-    verdict.emplace(executor, stream.clock, is_whole(stream.options.compute, source, index));
+    comparison.reset();
+    if (index == have.size()) return;
+    Compute* const compute = stream.options.compute;
+    if (verify) verdict.emplace(executor, stream.clock, is_whole(compute, source, index));
+    if (stream.base && may_be_same(*source.record, *stream.base->record, index))
+      comparison.emplace(executor, stream.clock, is_same(compute, source, *stream.base, index));
   };
   std::size_t next = next_missing(have, 0);
   begin_verdict(next);
@@ -290,11 +296,20 @@ Task<Sent> send_missing(ChunkStream& stream, Sender& sender, SealedShard source,
         co_return outcome;
       }
     }
+    bool is_named = false;
+    if (comparison) {
+      CKPT_CO_TRY(is_named, co_await comparison->result());
+    }
     next = next_missing(have, index + 1);
     begin_verdict(next);  // It comes while this Chunk is sent.
     const format::Extent extent = source.record->chunk(index);
-    std::vector<os::FileSpan> parts = cut(source.spans, extent);
     CKPT_CO_CHECK(co_await sender.make_room(extent.bytes));
+    if (is_named) {
+      CKPT_CO_CHECK(co_await sender.name_chunk(index));
+      if (stream.options.on_same) stream.options.on_same(index);
+      continue;
+    }
+    std::vector<os::FileSpan> parts = parts_of(source, index);
     CKPT_CO_CHECK(co_await sender.send_chunk(index, std::move(parts)));
     if (stream.options.on_chunk) stream.options.on_chunk(index);
   }
@@ -327,9 +342,18 @@ Task<Received> receive_chunks(ChunkStream& stream,
     const format::Extent extent = record->chunk(index);
     auto places = target.places(index, extent);
     const Crc32 expected = record->chunk_crcs[index];
-    CKPT_CO_TRY(const bool is_good, co_await read_chunk(stream, std::move(places), expected));
+    const bool is_named = header.kind == FrameKind::same;
+    bool is_good = false;
+    if (is_named) {
+      CKPT_ASSERT(places.size() == 1);  // Copies alone have a base, and go into a Slot.
+      CKPT_CO_TRY(is_good, co_await copy_same(stream.options.compute, *stream.base, index,
+                                              places.front(), expected));
+    } else {
+      CKPT_CO_TRY(is_good, co_await read_chunk(stream, std::move(places), expected));
+    }
     if (!is_good) {
       outcome.damaged_chunk = index;
+      outcome.is_base_damaged = is_named;
       break;
     }
     have.insert(index);

@@ -1,7 +1,7 @@
 // ChunkStream: sends or receives the Chunks of one shard, for both directions of a transfer.
 //
-//   sender:   DATA...                          until all were sent, then waits for APPLIED
-//   receiver: PROGRESS after each DATA         the caller sends APPLIED
+//   sender:   DATA or SAME...                  until all were sent, then waits for APPLIED
+//   receiver: PROGRESS after each              the caller sends APPLIED
 //
 // The sender reads only when its window is full, so it never waits for a receiver that waits for
 // it: few and small acknowledgements are outstanding.
@@ -14,8 +14,6 @@
 
 namespace ckpt::replicate {
 
-// The unit of the stall deadline: each piece gets the whole time.
-inline constexpr std::size_t piece_bytes = 256 * KiB;
 // Acknowledgements that may be outstanding: 3 KiB of them.
 inline constexpr std::size_t chunks_in_flight_max = 64;
 
@@ -25,6 +23,7 @@ struct ChunkStream {  // Both ends agreed on these values.
   std::uint64_t ticket = 0;
   Digest digest;  // The digest of the shard's record.
   TransferOptions options;
+  std::optional<SealedShard> base = std::nullopt;  // Held at both ends: see unchanged.hpp.
 };
 
 // The deadline of the next piece or frame.
@@ -50,6 +49,7 @@ Task<Sent> send_chunks(ChunkStream& stream, SealedShard source, ChunkSet have, b
 struct Received {
   ChunkSet have;
   std::optional<std::size_t> damaged_chunk;  // It failed its checksum; the stream stays usable.
+  bool is_base_damaged = false;              // It was copied from the base.
 };
 // Fills the Chunks of `target` that are not in `have`. With `timeline`, frames of another one are
 // errors. Errors: those of the connection, the peer's refusal, corruption (of the protocol).

@@ -48,7 +48,8 @@ TransferOptions Service::transfer_options() const {
 Task<void> Service::answer(wire::Message request) {
   TransferOptions transfer = transfer_options();
   switch (request.kind) {
-    case FrameKind::offer: {
+    case FrameKind::offer:
+    case FrameKind::offer_changes: {
       auto received = co_await receive_shard(*connection_, clock_, peer_, std::move(request), sink_,
                                              std::move(transfer));
       co_return received;

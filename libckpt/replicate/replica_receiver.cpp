@@ -1,11 +1,13 @@
 // Receiving a replica:
 //   1. OFFER was read: decode the record, and ask the sink for a place.
 //  2. GRANT it, listing the Chunks from an earlier attempt; or REFUSE.
-//  3. Read DATA into place, verifying each Chunk.
+//  3. Read DATA into place, or copy what SAME names from the base, verifying each Chunk.
 //  4. Let the sink seal it, and only then send APPLIED.
 #include "replicate/replica_receiver.hpp"
 
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "base/assert.hpp"
 #include "format/codec.hpp"
@@ -22,6 +24,7 @@ Task<void> grant(ChunkStream& stream, const ChunkSet& have) {
   message.kind = FrameKind::grant;
   message.ticket = stream.ticket;
   message.timeline = stream.options.timeline;
+  message.offset = stream.base ? 1 : 0;
   message.body = have.encode();
   const Time deadline = step_deadline(stream);
   CKPT_CO_CHECK(co_await wire::write_message(stream.connection, std::move(message), deadline));
@@ -57,17 +60,24 @@ Task<void> drain(ChunkStream& stream) {
   }
 }
 
-Task<void> receive(ChunkStream& stream, std::shared_ptr<const format::ShardRecord> record,
-                   std::span<std::byte> target, ChunkSet have, std::uint64_t timeline) {
+Task<Received> receive(ChunkStream& stream, std::shared_ptr<const format::ShardRecord> record,
+                       std::span<std::byte> target, ChunkSet have, std::uint64_t timeline) {
   // Step 2.
   CKPT_CO_CHECK(co_await grant(stream, have));
   // Step 3.
-  CKPT_CO_TRY(const Received arrived,
-              co_await receive_chunks(stream, record, target, std::move(have), timeline));
-  if (!arrived.damaged_chunk) co_return Status();
-  Error why(Errc::corruption,
-            fmt::format("chunk {} of rank {}, step {} does not match its checksum",
-                        *arrived.damaged_chunk, record->id.rank, number(record->id.at.step)));
+  auto arrived = co_await receive_chunks(stream, record, target, std::move(have), timeline);
+  co_return arrived;
+}
+
+// Where our own base is damaged, nothing is wrong with what the peer has, and it need not look.
+Error damage_of(const format::ShardRecord& record, const Received& arrived) {
+  return Error(arrived.is_base_damaged ? Errc::unavailable : Errc::corruption,
+               fmt::format("chunk {} of rank {}, step {} does not match its checksum{}",
+                           *arrived.damaged_chunk, record.id.rank, number(record.id.at.step),
+                           arrived.is_base_damaged ? " in the copy of an earlier step" : ""));
+}
+
+Task<void> refuse_damage(ChunkStream& stream, Error why) {
   Error reason = why;
   auto refused = co_await refuse(stream, std::move(reason));
   if (refused) {
@@ -78,11 +88,17 @@ Task<void> receive(ChunkStream& stream, std::shared_ptr<const format::ShardRecor
 }
 
 Result<ShardOffer> decode_offer(const wire::Message& message, wire::PeerIdentity from) {
-  CKPT_TRY(auto record, format::decode_shard_record(message.body));
   ShardOffer offer;
+  std::span<const std::byte> body(message.body);
+  if (message.kind == FrameKind::offer_changes) {
+    const std::size_t front = std::min(body.size(), CopyName::encoded_bytes);
+    CKPT_TRY(offer.base, decode_copy_name(body.first(front)));
+    body = body.subspan(front);
+  }
+  CKPT_TRY(auto record, format::decode_shard_record(body));
   offer.from = std::move(from);
   offer.timeline = message.timeline;
-  offer.digest = digest_of(message.body);
+  offer.digest = digest_of(body);
   if (record.job != offer.from.job)
     return fail(Errc::invalid_argument, fmt::format("offer: a shard of job {} on a connection of "
                                                     "job {}",
@@ -112,11 +128,20 @@ Task<void> receive_shard(wire::Connection& connection, Clock& clock, wire::PeerI
   const auto record = offer->record;
   stream.ticket = target.ticket;
   stream.digest = offer->digest;
+  stream.base = std::move(target.base);
+  target.base.reset();
   stream.options.on_chunk = [&sink, ticket = target.ticket](std::size_t index) {
     sink.chunk_applied(ticket, index);
   };
-  auto received =
+  auto arrived =
       co_await receive(stream, record, target.bytes, std::move(target.applied), offer->timeline);
+  stream.base.reset();
+  Status received = arrived ? Status() : fail(arrived.error());
+  if (arrived && arrived->damaged_chunk) {
+    if (arrived->is_base_damaged) sink.base_damaged(*offer->base, *arrived->damaged_chunk);
+    auto refused = co_await refuse_damage(stream, damage_of(*record, *arrived));
+    received = std::move(refused);
+  }
   target.hold.reset();
   if (!received) {
     connection.close();

@@ -14,7 +14,8 @@ struct ShardOffer {
   wire::PeerIdentity from;
   std::uint64_t timeline = 0;  // The sender's: the sink refuses older ones.
   std::shared_ptr<const format::ShardRecord> record;
-  Digest digest;  // digest_of(*record).
+  Digest digest;                                // digest_of(*record).
+  std::optional<CopyName> base = std::nullopt;  // SAME may name Chunks of this copy.
 };
 
 struct ReplicaTarget {
@@ -22,6 +23,7 @@ struct ReplicaTarget {
   std::span<std::byte> bytes;  // At least record->bytes; may be empty if all are applied.
   ChunkSet applied;            // Verified in an earlier attempt; one bit for each Chunk.
   std::shared_ptr<void> hold;  // While the receiver has it, it may write into `bytes`.
+  std::optional<SealedShard> base = std::nullopt;  // The offer's, if it is here; leased.
 };
 
 // ReplicaSink: the node's engine. All calls come from the connection's thread.
@@ -32,6 +34,8 @@ class ReplicaSink {
   // (busy). One grant per shard at a time: a second offer is refused until the first one is sealed
   // or abandoned, and its hold released.
   virtual Result<ReplicaTarget> reserve(const ShardOffer& offer) = 0;
+  // Our copy of the offer's base is damaged: the shard is offered again, and must not get it then.
+  virtual void base_damaged(const CopyName& base, std::size_t chunk) = 0;
   virtual void chunk_applied(std::uint64_t ticket, std::size_t index) = 0;
   // Every Chunk is verified. If this succeeds, the peer counts a copy.
   virtual Status sealed(std::uint64_t ticket) = 0;

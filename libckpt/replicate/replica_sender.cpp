@@ -1,7 +1,7 @@
 // Sending a replica:
-//   1. OFFER the record.
+//  1. OFFER the record; with a base, OFFER_CHANGES names that first.
 //  2. GRANT names a ticket and the Chunks the peer has from an earlier attempt; or REFUSE.
-//  3. DATA for the other Chunks, as the window allows.
+//  3. DATA or, where the peer has the base too, SAME for the other Chunks, as the window allows.
 //  4. APPLIED.
 #include "replicate/replica_sender.hpp"
 
@@ -20,14 +20,26 @@ struct Grant {
   std::optional<Error> refusal;
   std::uint64_t ticket = 0;
   ChunkSet have;
+  bool has_base = false;
 };
 
-// Steps 1 and 2.
-Task<Grant> make_offer(ChunkStream& stream, std::vector<std::byte> encoded, std::size_t chunks) {
+wire::Message offer_of(const ChunkStream& stream, std::vector<std::byte> record, const Base* base) {
   wire::Message offer;
   offer.kind = FrameKind::offer;
   offer.timeline = stream.options.timeline;
-  offer.body = std::move(encoded);
+  offer.body = std::move(record);
+  if (base == nullptr) return offer;
+  CopyName name;
+  name.shard = base->source.record->id;
+  name.digest = base->digest;
+  const std::vector<std::byte> front = encode(name);
+  offer.kind = FrameKind::offer_changes;
+  offer.body.insert(offer.body.begin(), front.begin(), front.end());
+  return offer;
+}
+
+// Steps 1 and 2.
+Task<Grant> make_offer(ChunkStream& stream, wire::Message offer, std::size_t chunks) {
   Time deadline = step_deadline(stream);
   CKPT_CO_CHECK(co_await wire::write_message(stream.connection, std::move(offer), deadline));
   deadline = step_deadline(stream);
@@ -42,6 +54,7 @@ Task<Grant> make_offer(ChunkStream& stream, std::vector<std::byte> encoded, std:
                    fmt::format("offer shard to {}: it answered with {}", stream.connection.remote(),
                                to_string(answer.kind)));
   granted.ticket = answer.ticket;
+  granted.has_base = answer.offset != 0;
   CKPT_CO_TRY(granted.have, ChunkSet::decode(answer.body, chunks));
   co_return granted;
 }
@@ -56,15 +69,17 @@ Task<Delivery> send(ChunkStream& stream, SealedShard source, ChunkSet have) {
   co_return Delivery::applied;
 }
 
-}  // namespace
-
-Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, SealedShard source,
-                          TransferOptions options) {
+Task<Delivery> deliver(wire::Connection& connection, Clock& clock, SealedShard source,
+                       std::optional<Base> base, TransferOptions options) {
   CKPT_CO_CHECK(check_source(source));
+  if (base) {
+    CKPT_CO_CHECK(check_source(base->source));
+  }
   std::vector<std::byte> encoded = encode(*source.record);
   ChunkStream stream{connection, clock, 0, digest_of(encoded), std::move(options)};
   const std::size_t chunks = source.record->chunk_crcs.size();
-  auto granted = co_await make_offer(stream, std::move(encoded), chunks);
+  wire::Message offer = offer_of(stream, std::move(encoded), base ? &*base : nullptr);
+  auto granted = co_await make_offer(stream, std::move(offer), chunks);
   if (!granted) {
     connection.close();
     co_return fail(std::move(granted).error());
@@ -74,8 +89,28 @@ Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, SealedShar
     co_return Delivery::declined;
   }
   stream.ticket = granted->ticket;
+  if (granted->has_base && base) stream.base = std::move(base->source);
+  base.reset();
   auto sent = co_await send(stream, std::move(source), std::move(granted.value().have));
   if (!sent || *sent != Delivery::applied) connection.close();
+  co_return sent;
+}
+
+}  // namespace
+
+Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, SealedShard source,
+                          TransferOptions options) {
+  std::optional<Base> none;
+  auto sent =
+      co_await deliver(connection, clock, std::move(source), std::move(none), std::move(options));
+  co_return sent;
+}
+
+Task<Delivery> send_changes(wire::Connection& connection, Clock& clock, SealedShard source,
+                            Base base, TransferOptions options) {
+  std::optional<Base> held(std::move(base));
+  auto sent =
+      co_await deliver(connection, clock, std::move(source), std::move(held), std::move(options));
   co_return sent;
 }
 

@@ -2,6 +2,9 @@
 //
 //   OFFER (record) -> GRANT (ticket, what it has) -> DATA... <-> PROGRESS... -> APPLIED (digest)
 //
+// With a base, an earlier step that the peer has too, OFFER_CHANGES names it. If the peer still
+// has it, Chunks with the same bytes go as SAME, without a body.
+//
 // The kernel sends the bytes from the Slot's pages; the record has their checksums. After a lost
 // connection, offer the shard again on a new one: Chunks that arrived are not sent again.
 #pragma once
@@ -23,6 +26,14 @@ enum class Delivery {
 // corruption (on the way, in our copy, or in the peer's answer: find_damage() tests our copy).
 Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, SealedShard source,
                           TransferOptions options);
+
+// Base: an earlier step of the same rank, which the peer has verified.
+struct Base {
+  SealedShard source;  // Ours.
+  Digest digest;       // Of its record.
+};
+Task<Delivery> send_changes(wire::Connection& connection, Clock& clock, SealedShard source,
+                            Base base, TransferOptions options);
 
 // Finds the first Chunk of a sealed shard that fails its checksum. Errors: exhausted (no thread for
 // it).

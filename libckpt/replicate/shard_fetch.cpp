@@ -12,32 +12,8 @@ namespace {
 
 using wire::FrameKind;
 
-// FetchRequest: the body of FETCH_RECORD, and the start of the body of FETCH.
-struct FetchRequest {
-  format::ShardId shard;
-  Digest digest;
-};
-constexpr std::size_t wanted_bytes = 8 + 8 + 4 + 16;
-
-std::vector<std::byte> encode(const FetchRequest& wanted) {
-  format::Writer writer;
-  writer.u64(wanted.shard.at.timeline);
-  writer.u64(number(wanted.shard.at.step));
-  writer.u32(wanted.shard.rank);
-  writer.digest(wanted.digest);
-  return writer.take();
-}
-
-Result<FetchRequest> decode_wanted(std::span<const std::byte> bytes) {
-  format::Reader reader(bytes, "fetch");
-  FetchRequest wanted;
-  wanted.shard.at.timeline = reader.u64();
-  wanted.shard.at.step = Step{reader.u64()};
-  wanted.shard.rank = reader.u32();
-  wanted.digest = reader.digest();
-  CKPT_CHECK(reader.finish());
-  return wanted;
-}
+// The body of FETCH_RECORD, and the start of the body of FETCH.
+using FetchRequest = CopyName;
 
 std::string name_of(const format::ShardId& shard) {
   return fmt::format("rank {}, step {} of timeline {}", shard.rank, number(shard.at.step),
@@ -103,15 +79,15 @@ struct Order {
 };
 Result<Order> take_order(const wire::Message& request, const std::string& job,
                          ShardProvider& provider) {
-  if (request.body.size() < wanted_bytes)
+  if (request.body.size() < CopyName::encoded_bytes)
     return fail(Errc::corruption, "read fetch: it ends before it names a shard");
   const std::span<const std::byte> body(request.body);
   Order order;
-  CKPT_TRY(order.wanted, decode_wanted(body.first(wanted_bytes)));
+  CKPT_TRY(order.wanted, decode_copy_name(body.first(CopyName::encoded_bytes)));
   CKPT_TRY(order.source, provider.lease(job, order.wanted.shard, order.wanted.digest));
   CKPT_CHECK(check_source(order.source));
   const std::size_t chunks = order.source.record->chunk_crcs.size();
-  CKPT_TRY(order.have, ChunkSet::decode(body.subspan(wanted_bytes), chunks));
+  CKPT_TRY(order.have, ChunkSet::decode(body.subspan(CopyName::encoded_bytes), chunks));
   return order;
 }
 
@@ -164,7 +140,7 @@ Task<void> fetch_shard(wire::Connection& connection, Clock& clock,
 Task<void> serve_record(wire::Connection& connection, Clock& clock, std::string job,
                         wire::Message request, ShardProvider& provider, TransferOptions options) {
   ChunkStream stream{connection, clock, request.ticket, Digest(), std::move(options)};
-  auto wanted = decode_wanted(request.body);
+  auto wanted = decode_copy_name(request.body);
   auto source =
       wanted ? provider.lease(job, wanted->shard, wanted->digest) : fail(std::move(wanted).error());
   if (!source) {

@@ -1,5 +1,7 @@
 #include "replicate/transfer.hpp"
 
+#include <algorithm>
+
 #include "base/assert.hpp"
 #include "format/codec.hpp"
 
@@ -12,6 +14,46 @@ Destination::Places Destination::places(std::size_t index, format::Extent extent
   for (const std::span<std::byte> place : places) bytes += place.size();
   CKPT_ASSERT(bytes == extent.bytes);
   return places;
+}
+
+std::vector<os::FileSpan> parts_of(const SealedShard& source, std::size_t chunk) {
+  const format::Extent extent = source.record->chunk(chunk);
+  std::vector<os::FileSpan> parts;
+  std::uint64_t begin = 0;
+  for (const os::FileSpan& span : source.spans) {
+    const std::uint64_t end = begin + span.bytes.size();
+    const std::uint64_t from = std::max(begin, extent.offset);
+    const std::uint64_t to = std::min(end, extent.end());
+    for (std::uint64_t at = from; at < to; at += piece_bytes) {
+      os::FileSpan part;
+      part.bytes = span.bytes.subspan(at - begin, std::min<std::uint64_t>(piece_bytes, to - at));
+      part.fd = span.fd;
+      part.offset = span.offset + (at - begin);
+      parts.push_back(part);
+    }
+    begin = end;
+  }
+  return parts;
+}
+
+std::vector<std::byte> encode(const CopyName& name) {
+  format::Writer writer;
+  writer.u64(name.shard.at.timeline);
+  writer.u64(number(name.shard.at.step));
+  writer.u32(name.shard.rank);
+  writer.digest(name.digest);
+  return writer.take();
+}
+
+Result<CopyName> decode_copy_name(std::span<const std::byte> bytes) {
+  format::Reader reader(bytes, "name of a copy");
+  CopyName name;
+  name.shard.at.timeline = reader.u64();
+  name.shard.at.step = Step{reader.u64()};
+  name.shard.rank = reader.u32();
+  name.digest = reader.digest();
+  CKPT_CHECK(reader.finish());
+  return name;
 }
 
 bool ChunkSet::insert(std::size_t index) {

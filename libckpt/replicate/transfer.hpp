@@ -25,6 +25,20 @@ struct SealedShard {
   std::shared_ptr<const void> lease;  // Keeps the Slot from being reused; may be null.
 };
 
+// Its bytes of one Chunk, in pieces that a stream sends at a time: a Chunk may cross the border of
+// two segments.
+std::vector<os::FileSpan> parts_of(const SealedShard& source, std::size_t chunk);
+
+// CopyName: names one copy of a shard on the wire, 36 bytes.
+struct CopyName {
+  static constexpr std::size_t encoded_bytes = 8 + 8 + 4 + 16;
+  format::ShardId shard;
+  Digest digest;  // Of its record.
+};
+std::vector<std::byte> encode(const CopyName& name);
+// Errors: corruption (another length).
+Result<CopyName> decode_copy_name(std::span<const std::byte> bytes);
+
 // ChunkSet: the Chunks of a shard that are present and verified.
 class ChunkSet {
  public:
@@ -70,6 +84,9 @@ class Destination {
 // Bytes sent and not yet acknowledged: bandwidth times delay of a fast, long path.
 inline constexpr std::uint64_t window_bytes_default = 64 * MiB;
 
+// The unit of the stall deadline: each piece gets the whole time.
+inline constexpr std::size_t piece_bytes = 256 * KiB;
+
 struct TransferOptions {
   std::uint64_t timeline = 0;                         // Ours; part of every frame we send.
   Time deadline = no_deadline;                        // For the whole transfer.
@@ -79,6 +96,8 @@ struct TransferOptions {
   Compute* compute = nullptr;                         // Computes the checksums.
   // Called for every Chunk verified at its target; at a sender late, or not at all.
   std::function<void(std::size_t chunk)> on_chunk;
+  // Called at a sender instead, for every Chunk that it named and did not send.
+  std::function<void(std::size_t chunk)> on_same;
 };
 
 }  // namespace ckpt::replicate

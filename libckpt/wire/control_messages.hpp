@@ -53,6 +53,7 @@ struct Attach {
   std::string best_metric;
   bool best_is_greatest = false;
   std::uint64_t flush_rate = 0, replica_rate = 0;  // Bytes per second; 0: no limit.
+  bool skip_unchanged = false;                     // Peers get only Chunks that have changed.
   std::string compression;                         // "zstd:3"; empty: none.
   std::string secret_file;                         // A path: the secret itself is never sent.
   std::optional<Continuation> continuation;        // None: it starts fresh or restores.
@@ -61,7 +62,7 @@ struct Attach {
         it.start_time, it.job, it.dir, it.rank, it.world_size, it.nodes, it.node, it.incarnation,
         it.save_mem_interval, it.save_storage_interval, it.max_ckpt_num, it.replicas, it.own_slots,
         it.keep_every, it.keep_best, it.best_metric, it.best_is_greatest, it.flush_rate,
-        it.replica_rate, it.compression, it.secret_file, it.continuation);
+        it.replica_rate, it.skip_unchanged, it.compression, it.secret_file, it.continuation);
   }
 };
 struct Goodbye {  // No Slot is mapped any more.

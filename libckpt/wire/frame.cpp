@@ -79,6 +79,10 @@ std::string_view to_string(FrameKind kind) {
       return "record";
     case FrameKind::fetch:
       return "fetch";
+    case FrameKind::offer_changes:
+      return "offer_changes";
+    case FrameKind::same:
+      return "same";
     case FrameKind::goodbye:
       return "goodbye";
   }
@@ -99,6 +103,7 @@ std::uint32_t body_bytes_max(FrameKind kind) {
     case FrameKind::decree:
     case FrameKind::start:
     case FrameKind::offer:
+    case FrameKind::offer_changes:
     case FrameKind::record:
       return control_body_bytes_max;
     case FrameKind::data:
@@ -108,6 +113,7 @@ std::uint32_t body_bytes_max(FrameKind kind) {
       return MiB;  // A bitmap: eight million Chunks.
     case FrameKind::alive:
     case FrameKind::progress:
+    case FrameKind::same:
       return 0;
     case FrameKind::ask_start:
     case FrameKind::applied:

@@ -40,6 +40,8 @@ enum class FrameKind : std::uint16_t {
   fetch_record = 38,
   record = 39,
   fetch = 40,
+  offer_changes = 41,
+  same = 42,
   // Either.
   goodbye = 48,
 };

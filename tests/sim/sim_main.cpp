@@ -21,6 +21,7 @@ struct Arguments {
   bool expects_caught = false;
   bool retracts = false;
   bool is_elastic = false;
+  bool is_frozen = false;
   bool has_copies = false;
 };
 
@@ -45,6 +46,8 @@ Arguments parse(int argc, char** argv) {
       arguments.retracts = true;
     } else if (word == "--elastic") {
       arguments.is_elastic = true;
+    } else if (word == "--frozen") {
+      arguments.is_frozen = true;
     } else if (word == "--copies") {
       arguments.has_copies = true;
     } else if (word == "--expect-caught") {
@@ -53,7 +56,7 @@ Arguments parse(int argc, char** argv) {
       std::fprintf(
           stderr,
           "usage: %s [--first N] [--seeds N] [--seed N] [--verbose] [--retract] [--elastic] "
-          "[--copies] [--expect-caught]\n",
+          "[--frozen] [--copies] [--expect-caught]\n",
           argv[0]);
       std::exit(2);
     }
@@ -71,8 +74,8 @@ int main(int argc, char** argv) {
   std::uint64_t caught = 0;
   for (std::uint64_t seed = arguments.first; seed < arguments.first + arguments.count; ++seed) {
     const bool retracts = arguments.retracts || seed % 4 == 0;
-    ckpt::sim::World world(
-        {seed, arguments.is_verbose, retracts, arguments.is_elastic, arguments.has_copies});
+    ckpt::sim::World world({seed, arguments.is_verbose, retracts, arguments.is_elastic,
+                            arguments.is_frozen, arguments.has_copies});
     const ckpt::sim::Outcome outcome = world.run();
     total.launches += outcome.launches;
     total.restores += outcome.restores;
@@ -80,6 +83,7 @@ int main(int argc, char** argv) {
     total.kills += outcome.kills;
     total.captures += outcome.captures;
     total.publications += outcome.publications;
+    total.bytes_unchanged += outcome.bytes_unchanged;
     caught += !outcome.violations.empty();
     if (arguments.expects_caught && caught > 0) {
       fmt::print("mutant caught by seed {}: {}\n", seed, outcome.violations.front());
@@ -98,6 +102,7 @@ int main(int argc, char** argv) {
   }
   // A run in which nothing happened proves nothing.
   const bool is_stored = arguments.is_elastic || total.publications > 0;
-  const bool is_empty = total.restores == 0 || total.commits == 0 || !is_stored;
+  const bool is_skipped = !arguments.is_frozen || total.bytes_unchanged > 0;
+  const bool is_empty = total.restores == 0 || total.commits == 0 || !is_stored || !is_skipped;
   return caught == 0 && !is_empty ? 0 : 1;
 }

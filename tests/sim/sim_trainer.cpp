@@ -78,6 +78,11 @@ std::vector<std::byte> SimTrainer::expected_at(std::uint64_t timeline, Step step
   std::vector<std::byte> bytes =
       random_bytes(is_its_own ? seed ^ rank() : seed, range.begin + range.count);
   bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(range.begin));
+  if (!plan_.is_frozen) return bytes;
+  // The bytes of one step in seven, but for the last fifth.
+  const std::uint64_t thawed = (number(step) / 7 << 20) ^ (timeline << 8) ^ rank();
+  const std::vector<std::byte> frozen = random_bytes(~thawed, bytes.size() * 4 / 5);
+  std::ranges::copy(frozen, bytes.begin());
   return bytes;
 }
 

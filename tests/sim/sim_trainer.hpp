@@ -48,6 +48,7 @@ struct TrainerPlan {
   // else a tensor of its own.
   bool has_part = false;
   bool has_copy = false;
+  bool is_frozen = false;             // Most bytes of a tensor of its own change now and then only.
   std::vector<Step> looked_at;        // Asked for first, and not waited for.
   std::optional<Step> wanted;         // restore(step).
   std::uint64_t skip_one_in = 0;      // Steps it skips by itself, as with no free Slot.

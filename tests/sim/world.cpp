@@ -277,6 +277,8 @@ void World::launch() {
     if (!options_.is_elastic) plan.request.dir = directory;
     plan.has_copy = options_.has_copies;
     plan.has_part = options_.is_elastic && !options_.has_copies;
+    plan.request.skip_unchanged = options_.is_frozen;
+    plan.is_frozen = options_.is_frozen && !plan.has_copy && !plan.has_part;
     if (plan.has_copy) plan.tensor_bytes = 40'000;  // So that it is worth to divide it.
     plan.request.rank = rank;
     plan.request.world_size = world_size_;
@@ -654,6 +656,7 @@ Outcome World::run() {
   advance(settled);
   random_.one_in(2) ? kill_random_trainer() : kill_random_machine();
   check_converges();
+  count_unchanged();
   check_storage();
   // Each takes longer than all before.
   if (options_.seed % 3 == 0 && !options_.is_elastic) {

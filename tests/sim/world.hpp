@@ -42,6 +42,7 @@ struct WorldOptions {
   bool trainers_retract = false;  // They ask for restores in mid-training and give them up.
   // Each launch has another number of ranks, and there is no storage: only memory has the steps.
   bool is_elastic = false;
+  bool is_frozen = false;   // Most bytes stay the same for some steps, and are not sent again.
   bool has_copies = false;  // All ranks hold one tensor, and divide its capture.
 };
 
@@ -54,6 +55,7 @@ struct Outcome {
   std::uint64_t kills = 0;
   std::uint64_t captures = 0;
   std::uint64_t publications = 0;
+  std::uint64_t bytes_unchanged = 0;  // Not sent again, by the daemons that live at the end.
 };
 
 class World final : public Oracle {
@@ -126,6 +128,7 @@ class World final : public Oracle {
   void check_healing();
   std::uint64_t copies_healed_on(const std::string& machine) const;
   void check_close();
+  void count_unchanged();
 
   WorldOptions options_;
   Random random_;

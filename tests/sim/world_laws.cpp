@@ -104,6 +104,14 @@ void World::check_healing() {
   is_training_paused_ = false;
 }
 
+void World::count_unchanged() {
+  for (const std::string& name : names_of_machines()) {
+    const auto status = nlohmann::json::parse(status_of(name));
+    for (const auto& job : status["jobs"])
+      outcome_.bytes_unchanged += job["copies_sent"]["bytes_unchanged"].get<std::uint64_t>();
+  }
+}
+
 // A close ends when it may, or at its deadline: also where storage hangs.
 void World::check_close() {
   is_training_paused_ = true;  // A trainer that closes begins no other step.

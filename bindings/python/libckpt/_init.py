@@ -40,6 +40,7 @@ def init(
     gpu_gather=None,
     flush_rate=None,
     replica_rate=None,
+    skip_unchanged=None,
     yield_=None,
     checksum_in_copy=None,
     compare_copies=None,

@@ -38,6 +38,7 @@ class Options(TypedDict, total=False):
     gpu_gather: str | None
     flush_rate: Bytes | None
     replica_rate: Bytes | None
+    skip_unchanged: bool | None
     yield_: str | None
     checksum_in_copy: bool | None
     compare_copies: bool | None

@@ -106,6 +106,9 @@ struct Options {
   // the job closes, the daemon stops or no trainer is attached.
   std::uint64_t flush_rate = 0;    // Bytes per second to storage. 0: no limit.
   std::uint64_t replica_rate = 0;  // Bytes per second to peers. 0: no limit.
+  // Chunks (4 MiB) that a peer has of an earlier step, with the same bytes, are not sent again: for
+  // frozen weights and adapters. The daemon compares the bytes.
+  bool skip_unchanged = false;
   Yield yield = Yield::automatic;  // Whether both slow down further for training.
 
   // The daemon and the network.

@@ -310,6 +310,8 @@ TEST_CASE("cli: status tells of nodes, ranks, steps and Slots", "[unit][cli]") {
   CHECK(job["ranks_missing"].empty());
   CHECK(job["giving_way"]["flush_rate"] == 500 * MiB);
   CHECK(job["giving_way"]["replica_rate"].is_null());
+  CHECK(job["copies_sent"]["bytes"] == 0);
+  CHECK(job["copies_sent"]["bytes_unchanged"] == 0);
   CHECK(job["nodes"].size() == 1);
   CHECK(job["ranks"][0]["attached"] == true);
   CHECK(job["ranks"][0]["last_seen"] == 3);

@@ -90,6 +90,7 @@ Options all_set() {
   options.gpu_gather = GpuGather::automatic;
   options.flush_rate = 30 << 20;
   options.replica_rate = 40 << 20;
+  options.skip_unchanged = true;
   options.yield = Yield::off;
   options.runtime_dir = "/run/x";
   options.daemon_path = "/bin/ckptd";

@@ -166,4 +166,19 @@ TEST_CASE("tensor registry: when the holder of the bytes goes, its alias takes o
   REQUIRE(registry.add("embed", floats(data.data(), {8, 8})));
 }
 
+TEST_CASE("tensor registry: tensors that the optimizer owns can lie behind all others",
+          "[unit][client]") {
+  TensorRegistry registry;
+  std::vector<float> data(64);
+  for (const char* name : {"a", "lora.a", "b", "lora.b", "c"}) {
+    TensorRef tensor = floats(data.data() + registry.specs().size() * 8, {8});
+    tensor.guarded = std::string_view(name).starts_with("lora");
+    REQUIRE(registry.add(name, tensor));
+  }
+  std::vector<std::string> names;
+  for (const auto& spec : registry.specs_with_guarded_last()) names.push_back(spec.name);
+  CHECK(names == std::vector<std::string>{"a", "b", "c", "lora.a", "lora.b"});
+  CHECK(registry.specs().at(1).name == "lora.a");
+}
+
 }  // namespace ckpt::client

@@ -40,6 +40,8 @@ struct Rules {
   std::uint32_t replicas = 2;
   std::optional<Step> wanted = std::nullopt;
   Duration verify_every = std::chrono::minutes(10);  // Also of stored files.
+  bool skips_unchanged = false;
+  bool is_frozen = false;  // Of each rank's numbers only the last fifteenth changes at each step.
   std::vector<Crc32> noted = {};  // By rank: its checksum of a tensor that ranks divide.
   bool is_at_once = false;  // No time passes between the end of the world before and this one.
 };
@@ -114,6 +116,7 @@ class Cluster {
   };
   void open(const std::string& name, std::uint64_t budget);
   format::Layout captured_by(std::uint32_t rank) const;
+  std::uint32_t number_at(Step step, std::uint64_t place) const;
   void stop(OneNode& node);
 
   asio::io_context context_;

@@ -48,6 +48,24 @@ struct Shard {
     digest = digest_of(*record);
   }
 
+  // A later step of the same rank, with the same bytes so far.
+  Shard next() const {
+    Shard later(*this);
+    later.record = std::make_shared<format::ShardRecord>(*record);
+    later.record->id.at.step = Step{number(record->id.at.step) + 1};
+    later.memory = std::make_shared<Bytes>(*memory);
+    later.digest = digest_of(*later.record);
+    return later;
+  }
+  // Changes a byte, and the record with it.
+  void change(std::size_t at) {
+    (*memory)[at] ^= std::byte{1};
+    const std::size_t chunk = at / record->chunk_bytes;
+    const format::Extent extent = record->chunk(chunk);
+    record->chunk_crcs[chunk] = crc32(std::span(*memory).subspan(extent.offset, extent.bytes));
+    digest = digest_of(*record);
+  }
+
   replicate::SealedShard source() const {
     replicate::SealedShard source;
     source.record = record;

@@ -39,7 +39,15 @@ class Sink : public replicate::ReplicaSink {
     auto held = std::make_shared<int>(0);
     hold = held;
     target.hold = std::move(held);
+    offered_base = offer.base;
+    if (base && offer.base && offer.base->digest == base->digest) target.base = base->source();
     return target;
+  }
+  void base_damaged(const replicate::CopyName& name, std::size_t chunk) override {
+    REQUIRE(base);
+    REQUIRE(name.shard == base->record->id);
+    damaged_of_base = chunk;
+    base.reset();  // As the engine, which quarantines it.
   }
   void chunk_applied(std::uint64_t for_ticket, std::size_t index) override {
     REQUIRE(for_ticket == ticket);
@@ -74,6 +82,9 @@ class Sink : public replicate::ReplicaSink {
     return std::equal(held.begin(), held.end(), shard.memory->begin(), shard.memory->end());
   }
 
+  std::optional<Shard> base;  // An earlier step that it has.
+  std::optional<replicate::CopyName> offered_base;
+  std::optional<std::size_t> damaged_of_base;
   std::shared_ptr<const format::ShardRecord> record;
   replicate::ChunkSet applied;
   std::weak_ptr<void> hold;
@@ -138,6 +149,17 @@ struct TransferScene {
     if (*sent == replicate::Delivery::declined) return fail(Errc::not_found, "declined");
     return {};
   }
+  // What has changed since `base`, which is ours; Chunks that were sent and named are counted.
+  Status send_changes(const Shard& shard, const Shard& base) {
+    replicate::TransferOptions sending = options();
+    sending.on_chunk = [this](std::size_t) { ++chunks_sent; };
+    sending.on_same = [this](std::size_t) { ++chunks_named; };
+    const auto sent = pair.run(replicate::send_changes(*at_a, pair.clock, shard.source(),
+                                                       {base.source(), base.digest}, sending));
+    if (!sent) return fail(sent.error());
+    if (*sent == replicate::Delivery::declined) return fail(Errc::not_found, "declined");
+    return {};
+  }
   Status fetch(const Shard& shard, std::span<std::byte> target, replicate::ChunkSet& have) {
     replicate::TransferOptions fetching = options();
     fetching.on_chunk = [&have](std::size_t index) { REQUIRE(have.insert(index)); };
@@ -154,6 +176,8 @@ struct TransferScene {
   std::shared_ptr<wire::Connection> at_b;
   std::optional<Pending<void>> serving;
   Duration stall = std::chrono::seconds(10);
+  std::size_t chunks_sent = 0;
+  std::size_t chunks_named = 0;
 };
 
 }  // namespace ckpt::test

@@ -58,6 +58,7 @@ Attach full_attach() {
   attach.own_slots = 3;
   attach.flush_rate = 500 * MiB;
   attach.replica_rate = 2 * GiB;
+  attach.skip_unchanged = true;
   attach.compression = "zstd:3";
   attach.secret_file = "/etc/secret";
   attach.continuation = Continuation{2, 3};

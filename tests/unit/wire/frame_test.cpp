@@ -52,7 +52,7 @@ TEST_CASE("frame: the header's bytes are those of the protocol document", "[unit
   const FrameHeaderBytes bytes = encode_header(sample_header());
   const std::string before_crc =
       "434b5057"          // Magic: "CKPW".
-      "0400"              // Version.
+      "0500"              // Version.
       "2200"              // Kind: data.
       "00004000"          // Body bytes.
       "44332211"          // Body CRC.
@@ -61,7 +61,7 @@ TEST_CASE("frame: the header's bytes are those of the protocol document", "[unit
       "0900000000000000"  // Timeline.
       "00000000";         // Reserved.
   REQUIRE(hex(std::span(bytes).first(44)) == before_crc);
-  REQUIRE(hex(std::span(bytes).last(4)) == "53dfb5c4");
+  REQUIRE(hex(std::span(bytes).last(4)) == "144df16b");
   const auto decoded = decode_header(bytes);
   REQUIRE(decoded);
   REQUIRE(*decoded == sample_header());
@@ -79,8 +79,9 @@ TEST_CASE("frame: a flip of any bit of a header is corruption", "[unit][wire]") 
 }
 
 TEST_CASE("frame: a body above its kind's limit is refused before it is read", "[unit][wire]") {
-  for (const FrameKind kind : {FrameKind::hello, FrameKind::report, FrameKind::offer,
-                               FrameKind::data, FrameKind::progress, FrameKind::applied}) {
+  for (const FrameKind kind :
+       {FrameKind::hello, FrameKind::report, FrameKind::offer, FrameKind::data, FrameKind::progress,
+        FrameKind::applied, FrameKind::offer_changes, FrameKind::same}) {
     FrameHeader header;
     header.kind = kind;
     header.body_bytes = body_bytes_max(kind);
@@ -93,7 +94,7 @@ TEST_CASE("frame: a body above its kind's limit is refused before it is read", "
 }
 
 TEST_CASE("frame: a kind that does not exist is refused", "[unit][wire]") {
-  for (const unsigned kind : {0u, 6u, 15u, 41u, 49u, 65535u}) {
+  for (const unsigned kind : {0u, 6u, 15u, 43u, 49u, 65535u}) {
     FrameHeader header;
     header.kind = static_cast<FrameKind>(kind);
     const auto decoded = decode_header(encode_header(header));
