@@ -47,6 +47,7 @@ def test_four_ranks_then_three_then_five_with_kills_in_between(worlds):
     worlds.run(3, "restored", restored(3, saved_by=5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 3, 6, 8])
 def test_any_number_of_ranks_has_what_four_had(worlds, count):
     worlds.run(4, "committed", "committed 1")
