@@ -103,6 +103,18 @@ def check_began(log, ranks, before):
     return int(step)
 
 
+@pytest.mark.slow
+def test_another_number_of_ranks_takes_memory_where_a_newer_folder_is_not_for_it(jobs, tmp_path):
+    """Memory lacks a step that has a folder, as when no Slot was free for it."""
+    case = {"stage": 1, "folder": str(tmp_path / "folder"), "attach": {"save_mem_interval": 4}}
+    two = jobs.run_killed(2, 6, **case, save_at=[6])
+    log = jobs.run(1, **case, steps=7)
+    assert said(log, 0, "began at") == [["4", states(two)[4]]]
+    assert "DeepSpeed loads it with as many only" in log
+    log = jobs.run(2, **case, job="other", steps=7)
+    assert said(log, 0, "began at") == [["6", states(two)[6]]]
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_that_were_killed_go_on_from_memory_in_any_number(jobs, case):
     """2, 2 again to the last bit, then 1, 4, 2; the global batch stays."""

@@ -169,9 +169,14 @@ class Attached:
             if found is None:
                 return None, None
             if number is not None and number > found.step:
-                logger.warning("libckpt: resumes from %s, which is newer than step %d in memory",
-                               name, found.step)  # fmt: skip
-                return None, None
+                if not self.folders.is_for_others(name):
+                    logger.warning("libckpt: resumes from %s, which is newer than step %d in "
+                                   "memory", name, found.step)  # fmt: skip
+                    return None, None
+                logger.warning(
+                    "libckpt: %s is newer than memory, but another number of ranks saved it, and "
+                    "DeepSpeed loads it with as many only", name,
+                )  # fmt: skip
             client_state = self._give(found, name)
         except errors.CheckpointError as error:
             if name is not None:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import pathlib
+import re
 
 import torch
 from deepspeed.checkpoint.constants import DS_VERSION, UNIVERSAL_CHECKPOINT_INFO
@@ -21,6 +22,8 @@ from libckpt.core.files._work import PRIVATE
 from libckpt.deepspeed import _universal
 
 logger = logging.getLogger("libckpt")
+
+PART = re.compile(r"zero_pp_rank_(\d+)_")  # In the name of a data parallel rank's file.
 
 
 class Folders:
@@ -83,6 +86,16 @@ class Folders:
         if self._layout.rank == 0:
             found = _newest(pathlib.Path(directory), self._engine.load_universal_checkpoint())
         return self._ranks.decide("newest folder", found, lambda said: said[0]) or (None, None, ())
+
+    def is_for_others(self, path):
+        """Whether stock DeepSpeed refuses the folder here: it has the divided state of another
+        number of data parallel ranks. All ranks call it."""
+        refuses = False
+        if self._layout.rank == 0 and not self._engine.load_universal_checkpoint():
+            found = map(PART.search, map(str, pathlib.Path(path).glob("*_optim_states.pt")))
+            numbers = {int(part[1]) for part in found if part}
+            refuses = bool(numbers) and len(numbers) != self._engine.dp_world_size
+        return self._ranks.decide("ranks of the folder", refuses, lambda said: said[0])
 
     def _begin(self, save_dir, name):
         """None: stock DeepSpeed saves."""
