@@ -1,4 +1,4 @@
-"""What the trainers of JAX beside this file train: two matrices that learn to reproduce noise."""
+"""The model of the trainers of JAX beside this file: two matrices that learn to reproduce noise."""
 
 import hashlib
 

@@ -13,8 +13,6 @@ from libckpt.core.files._work import PRIVATE, Work
 from libckpt.jax import _capture
 from libckpt.levanter import _folders
 
-FINISH_DEADLINE = 10.0  # For the daemon to bring to storage what a killed run had captured.
-
 
 class Saver:
     def __init__(self, base, temporary_base, keep_temporary, deletes_old, rank, world_size):
@@ -92,7 +90,7 @@ class Saver:
 
     def _finish(self):
         """Publishes what a killed run had captured in all processes, and drops the rest."""
-        ends = time.monotonic() + FINISH_DEADLINE
+        ends = time.monotonic() + _publish_queue.FINISH_DEADLINE
         for number, metadata in reversed(self._work.noted()):
             path, _ = _publish_queue.await_step(self._private / "job", int(number), ends)
             if path is not None:

@@ -18,7 +18,6 @@ from libckpt.core.files import _publish_queue, _work
 logger = logging.getLogger("libckpt")
 
 FILE = "file"  # The member of a save, whatever its path: so the next one finds Slots that fit.
-FINISH_DEADLINE = 10.0  # For the daemon to bring to storage what a killed run had captured.
 
 
 class Files:
@@ -34,7 +33,7 @@ class Files:
     def finish(self):
         """Puts in their places the files that a killed run had captured, and removes those that it
         wanted to remove after that."""
-        ends = time.monotonic() + FINISH_DEADLINE
+        ends = time.monotonic() + _publish_queue.FINISH_DEADLINE
         is_there = True  # The save before a removal: without it the older file must stay.
         for _, facts in reversed(self.work.noted()):
             path = self._directory / facts["name"]

@@ -16,8 +16,6 @@ from libckpt.transformers._weights import Weights, collected, replaced
 
 logger = logging.getLogger("libckpt")
 
-FINISH_DEADLINE = 10.0  # For the daemon to bring to storage what a killed run had captured.
-
 
 class TrainerFolders:
     def __init__(self, trainer, job):
@@ -74,7 +72,7 @@ class TrainerFolders:
         is_plain = self._weights is not None and self._trainer.args.should_save
         return is_plain and self._open_queue(self.folders())
 
-    def finish(self, deadline=FINISH_DEADLINE):
+    def finish(self, deadline=_publish_queue.FINISH_DEADLINE):
         """Publishes what a killed run had captured, and drops the rest."""
         folders = self.folders()
         ends = time.monotonic() + deadline

@@ -32,7 +32,6 @@ from libckpt.core.files._work import PRIVATE, Work, bring, files_of, link_or_cop
 
 logger = logging.getLogger("libckpt")
 
-FINISH_DEADLINE = 10.0  # For the daemon to bring to storage what a killed run had captured.
 OF_PLACE = ("node", "nodes", "interface", "port", "secret_file", "runtime_dir", "daemon_path",
             "incarnation", "embedded", "replicas")  # fmt: skip  Options for sessions alike.
 NAME = re.compile(r"^[^./][^/]*(/[^./][^/]*)*$")
@@ -91,7 +90,7 @@ class FileSets:
 
     def _finish(self):
         """Publishes what a killed run had captured on all ranks, and drops the rest."""
-        ends = time.monotonic() + FINISH_DEADLINE
+        ends = time.monotonic() + _publish_queue.FINISH_DEADLINE
         noted = [(int(name), facts) for name, facts in self.work.noted()]
         for step, facts in sorted(noted, key=lambda one: one[0]):
             folder = self.work.folder(str(step))
