@@ -89,6 +89,8 @@ void Job::free_memory(const std::string& why) {
   }
   replication_.memory_freed();
   healing_.memory_freed();
+  for (const std::weak_ptr<LentStep>& each : lent_)
+    if (const std::shared_ptr<LentStep> lent = each.lock()) lent->memory_freed();
   slots_.free_all();
   facts_.committed.reset();
 }

@@ -122,8 +122,18 @@ bool LentStep::give_way() {
   return has_given;
 }
 
-// Once a newer step is committed, a copy that is not there was not lost.
+void LentStep::memory_freed() {
+  leases_.clear();
+  is_freed_ = true;
+}
+
+// Once a newer step is committed, or the job is over, a copy that is not there was not lost.
 Error LentStep::explained(Error error) const {
+  if (is_freed_)
+    return Error(Errc::unavailable,
+                 fmt::format("read step {} of job {} in memory: the job has ended or was dropped "
+                             "meanwhile, and its memory is free",
+                             number(start_.base->step), facts_.shape.job));
   if (!facts_.committed || !(*start_.base < *facts_.committed)) return error;
   return Error(
       Errc::unavailable,

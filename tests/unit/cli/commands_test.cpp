@@ -336,7 +336,7 @@ TEST_CASE("cli: status names the ranks that nobody trains", "[unit][cli]") {
     const Answer short_of_two = place.ckpt("status" + place.runtime());
     INFO(short_of_two.out);
     CHECK(short_of_two.code == 1);
-    CHECK(Contains(short_of_two.out)(", 3 ranks, committed none, on storage none"));
+    CHECK(Contains(short_of_two.out)(", 3 ranks\n  committed none, on storage none"));
     CHECK(Contains(short_of_two.out)("missing: no trainer of ranks 0, 2\n"));
     CHECK(Contains(short_of_two.out)("nothing to lose yet"));
     const auto json = place.ckpt("status --json" + place.runtime()).json();

@@ -89,9 +89,10 @@ TEST_CASE("cli places: commands that read take the copy in the other place, then
   CHECK(read(run.both) == first);
   run.damage(first + "/rank-00001.safetensors");
   CHECK(read(run.both) == second);
-  CHECK(inspect({run.both, {}, false})->json["directory"] == first);  // Its description is whole.
+  CHECK(inspect({run.both, "", {}, false})->json["directory"] ==
+        first);  // Its description is whole.
   run.damage(first + "/rank-00001.part", 30);
-  CHECK(inspect({run.both, {}, false})->json["directory"] == second);
+  CHECK(inspect({run.both, "", {}, false})->json["directory"] == second);
   run.damage(second + "/rank-00000.safetensors");
   CHECK(read(run.both) == run.dir + "/step-000000001");
   CHECK_THAT(read(first), Contains("rank-00001"));  // Named itself, nothing stands for it.

@@ -133,6 +133,20 @@ TEST_CASE("lent step: a step that is stored is read from there when memory has i
   scene.check_is(*lent, 1);
 }
 
+TEST_CASE("lent step: a job that is dropped gets all of its memory back", "[unit][node]") {
+  Scene scene(3);
+  scene.commit(1);
+  const auto lent = scene.rank->engine->lend("job", std::nullopt);
+  REQUIRE(lent);
+  scene.rank->engine->detach(scene.rank->session);
+  REQUIRE(scene.rank->engine->drop("job"));
+  CHECK(scene.rank->engine->status_json().find("\"used_bytes\": 0") != std::string::npos);
+  const auto read = scene.read(*lent);
+  REQUIRE_FALSE(read);
+  CHECK(read.error().code() == Errc::unavailable);
+  CHECK(read.error().text().find("has ended or was dropped") != std::string::npos);
+}
+
 TEST_CASE("lent step: a damaged copy is not given out", "[unit][node]") {
   Scene scene(3);
   scene.commit(1);
