@@ -30,7 +30,9 @@ std::vector<RankView> ranks_of(const ClusterView& view) {
     for (const format::RankReport& report : node.ranks) {
       if (report.rank >= ranks.size()) continue;
       RankView& rank = ranks[report.rank];
-      rank.is_doubled = rank.report != nullptr;
+      // A trainer that has closed is reported until all have: it gives way to one on another node.
+      if (rank.report != nullptr && !rank.report->is_closing && report.is_closing) continue;
+      rank.is_doubled = rank.report != nullptr && rank.report->is_closing == report.is_closing;
       rank.report = &report;
       rank.node = &node;
     }

@@ -209,7 +209,7 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
     vote.error = Errc::unsupported;
     vote.reason = fmt::format(
         "the newest checkpoint that is left, step {}, was taken by {} ranks, "
-        "this job has {}",
+        "this job has {}: a restore from its path takes it",
         number(other->at.step), other->world_size, view.shape.world_size);
   } else if (!vote.candidates.empty() && rules.wanted) {
     if (!other_worlds.empty()) vote.error = Errc::unsupported;

@@ -140,6 +140,8 @@ Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events
   CKPT_CHECK(check_compression(request));
   // Trainers of an older list may have their ranks on another node by now.
   if (request.incarnation > facts_.shape.incarnation) sessions_.fence_all(request.process);
+  const bool is_other_world = request.world_size != facts_.shape.world_size;
+  if (facts_.ended_at || is_other_world) sessions_.forget_gone();
   adopt_shape(request);
   CKPT_POINT("reg.before");
   const Attached attached = sessions_.attach(request, events);

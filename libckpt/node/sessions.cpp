@@ -89,6 +89,11 @@ Attached Sessions::attach(const AttachRequest& request, SessionEvents& events) {
   return attached;
 }
 
+void Sessions::forget_gone() {
+  for (auto& [number_of_rank, rank] : ranks_)
+    if (rank.session && rank.session->events == nullptr) rank.session.reset();
+}
+
 void Sessions::fence_all(std::int64_t attaching_process) {
   for (auto& [number_of_rank, rank] : ranks_) replace_session(rank, attaching_process);
 }

@@ -27,6 +27,8 @@ class Sessions {
   Status check(const AttachRequest& request) const;
   Attached attach(const AttachRequest& request, SessionEvents& events);
   void fence_all(std::int64_t attaching_process);  // But for sessions of this process.
+  // Another world begins: what is left of trainers that closed and went speaks of the one before.
+  void forget_gone();
   void detach(SessionId id);
   bool are_closing() const;  // All trainers that came have closed, or none got in.
   IdleWatch& idle() { return idle_; }

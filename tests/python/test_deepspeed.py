@@ -210,7 +210,7 @@ def test_a_client_state_that_only_the_folder_has_is_not_lost(jobs, tmp_path, is_
     again = jobs.run(2, **given, steps=4)
     assert said(again, 0, "began at") == [["2", states(first)[2]]]
     assert len(losses(again)) == 4  # Those of the first two steps are in the client state.
-    assert "was given a client_state (losses), and libckpt.deepspeed.attach none" in again
+    assert "was given a client_state (losses), and the libckpt.deepspeed.attach of" in again
 
 
 def test_without_libckpt_all_is_as_deepspeed_has_it(jobs, tmp_path, monkeypatch):

@@ -46,6 +46,22 @@ TEST_CASE("other world: a lost node's shards come from its copies", "[unit][node
   cluster.check_restored(Step{5}, 4);
 }
 
+TEST_CASE("other world: it begins at once behind one that closed, with its ranks on other nodes",
+          "[unit][node]") {
+  Rules next;
+  next.is_at_once = next.has_old_list = true;
+  const std::string places = GENERATE("AAB", "BA", "BAA", "ABAB");
+  Cluster cluster;
+  cluster.begin("AB");
+  cluster.commit(Step{5});
+  cluster.close_world();
+  cluster.begin(places, next);
+  cluster.commit(Step{6});
+  cluster.close_world();
+  cluster.ask("AB", next);
+  CHECK(cluster.pass_until([&] { return cluster.have_answers(); }));
+}
+
 TEST_CASE("other world: damage in one copy is filled from another", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AABB");

@@ -70,7 +70,7 @@ Cluster::~Cluster() {
 void Cluster::ask(const std::string& places, Rules rules) {
   end_world(rules.is_at_once ? std::chrono::seconds(0) : std::chrono::seconds(1));
   rules_ = rules;
-  ++incarnation_;
+  if (!rules.has_old_list) ++incarnation_;
   std::vector<Node> members;
   for (const char letter : places) {
     const std::string name(1, letter);
@@ -203,6 +203,15 @@ void Cluster::end_world(std::chrono::seconds pause) {
   for (const auto& trainer : ranks_) trainer->engine->detach(trainer->session);
   ranks_.clear();
   if (pause.count() > 0) clock_.advance(pause);
+}
+
+void Cluster::close_world() {
+  for (const auto& trainer : ranks_)
+    REQUIRE(trainer->engine->call(trainer->session, control::Close{std::chrono::seconds(60)}));
+  REQUIRE(pass_until([&] {
+    return std::ranges::all_of(ranks_, [](const auto& it) { return it->end.has_value(); });
+  }));
+  end_world(std::chrono::seconds(0));
 }
 
 void Cluster::lose(const std::string& name) {

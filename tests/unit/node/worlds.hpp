@@ -43,7 +43,8 @@ struct Rules {
   bool skips_unchanged = false;
   bool is_frozen = false;  // Of each rank's numbers only the last fifteenth changes at each step.
   std::vector<Crc32> noted = {};  // By rank: its checksum of a tensor that ranks divide.
-  bool is_at_once = false;  // No time passes between the end of the world before and this one.
+  bool is_at_once = false;    // No time passes between the end of the world before and this one.
+  bool has_old_list = false;  // The list of nodes has the number of the world before.
 };
 
 struct Trainer final : Rank {
@@ -86,6 +87,7 @@ class Cluster {
   void check_restored(Step step, std::uint32_t saved_by);
 
   void end_world(std::chrono::seconds pause = std::chrono::seconds(1));
+  void close_world();  // In order; the trainers go as soon as they are told.
   void lose(const std::string& name);
   template <class Claim>
   bool pass_until(Claim claim) {

@@ -60,6 +60,8 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
         memory = Memory(engine, layout, job, given, {"dir": dir, **options}) if layout else None
     except (errors.CheckpointError, AttributeError) as error:  # A version with other fields.
         problem = str(error)
+        if isinstance(error, errors.InvalidArgument):  # The job may have a step.
+            _raise_without_folder(engine, error)
     if problem:
         logger.warning("libckpt: the DeepSpeed engine is left as it is: %s", problem)
         return engine
@@ -67,6 +69,20 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
     engine._libckpt = Attached(engine, memory, folders)
     atexit.register(_leave, weakref.ref(engine))
     return engine
+
+
+def _raise_without_folder(engine, why):
+    """Where DeepSpeed has nothing to load, training would begin anew over what the job has."""
+    stock = engine.load_checkpoint
+
+    @functools.wraps(stock)
+    def load_checkpoint(*arguments, **options):
+        answer = stock(*arguments, **options)
+        if answer[0] is None:
+            raise why
+        return answer
+
+    engine.load_checkpoint = load_checkpoint
 
 
 def resume(engine):

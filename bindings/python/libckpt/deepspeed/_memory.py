@@ -112,7 +112,7 @@ def _refusal(found, folder, client_keys):
         return f"it is of a run that loads from {known[0]}, and not from {folder}"
     if folder is not None and keys and not found.items["client_state"]:
         return (
-            f"save_checkpoint was given a client_state ({', '.join(keys[:5])}), and "
-            "libckpt.deepspeed.attach none: give it there, too"
+            f"save_checkpoint was given a client_state ({', '.join(keys[:5])}), and the "
+            "libckpt.deepspeed.attach of the run that captured it none: give it there, too"
         )
     return None

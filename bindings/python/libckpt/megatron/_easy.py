@@ -27,6 +27,7 @@ class EasyCkpt:
         self._job, self._save_dir, self._load_dir = job, save_dir, load_dir
         self._memory, self._folders = None, None
         self._has_asked = False  # Memory for its newest step.
+        self._begins_elsewhere = False  # The program has loaded, and something else.
         self._captured = None
 
     @property
@@ -71,7 +72,7 @@ class EasyCkpt:
         """In memory, if that is due; once for each iteration."""
         if self.is_disabled or iteration == self._captured:
             return
-        if not self._has_asked and self.memory.is_open:  # The program decided where it begins.
+        if self._begins_elsewhere and not self._has_asked and self.memory.is_open:
             self._start_fresh()
         self._captured = iteration
         progress = {"num_floating_point_operations_so_far": flops, **_training.progress()}
@@ -111,6 +112,7 @@ class EasyCkpt:
         if self.folders is not None:
             self.folders.settle()  # An earlier run's leftovers are published by now.
         is_ours = load_arg == "load" and not getattr(_training.args(), "finetune", False)
+        self._begins_elsewhere = not is_ours
         newest = self._newest_folder() if is_ours and self.load_dir else None
         found, failure = None, None
         if is_ours and not self.is_disabled and self.memory.is_open:

@@ -24,6 +24,7 @@ class Memory:
         self.session, self.error = None, None
         self._interval = options.get("save_mem_interval", 1)
         self._pieces, self._made_of = None, ()
+        self._has_saved = False
         try:
             self.session = init(job, **options)
         except errors.CheckpointError as error:
@@ -63,9 +64,13 @@ class Memory:
         try:
             pieces = self.pieces(model, optimizer)
             items = self._items(pieces, scheduler, {"iteration": iteration, **extra})
-            self.session.save_checkpoint_if_needed(
+            ticket = self.session.save_checkpoint_if_needed(
                 iteration, items, arrays=pieces.arrays(), metrics=metrics
             )
+            if ticket.outcome == "failed" and not self._has_saved:
+                logger.error("libckpt: no step is captured in memory: call load_checkpoint before "
+                             "training; to begin anew, give another job")  # fmt: skip
+            self._has_saved = True
         except Exception as error:  # Whatever Megatron's objects raise, training goes on.
             self._give_up(error)
 
