@@ -11,6 +11,10 @@ namespace ckpt::agree {
 
 namespace {
 
+std::string saved_by_text(std::size_t ranks) {
+  return ranks == 1 ? "; 1 rank saved it" : fmt::format("; {} ranks saved it", ranks);
+}
+
 struct Coverage {
   std::uint32_t saved_by = 0;  // The number of ranks that made it.
   bool is_of_others = false;   // Another one than the job's.
@@ -307,8 +311,7 @@ void choose(Vote& result, const Coverages& steps, const VoteRules& rules) {
         candidate.is_chosen = true;
         candidate.verdict = coverage.is_in_memory ? "chosen: every shard is in memory"
                                                   : "chosen: some shards are read from storage";
-        if (coverage.is_of_others)
-          candidate.verdict += fmt::format("; {} ranks saved it", coverage.saved_by);
+        if (coverage.is_of_others) candidate.verdict += saved_by_text(coverage.saved_by);
       } else if (candidate.verdict.empty()) {
         candidate.verdict = "rejected: a newer step can be had";
       }
@@ -367,7 +370,7 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
     result.reason =
         rules.wanted ? "the step that was asked for" : "the newest that all ranks can have";
     if (result.digests.size() != view.shape.world_size)
-      result.reason += fmt::format("; {} ranks saved it", result.digests.size());
+      result.reason += saved_by_text(result.digests.size());
     if (rules.wanted) return result;
     // The trainer must learn that it does not go on from the newest.
     for (const Candidate& candidate : result.candidates) {

@@ -239,7 +239,7 @@ def test_another_number_of_ranks_goes_on_from_memory(trainer, tmp_path, case):
     alone = trainer_log(tmp_path, -1)
     assert "2 ranks saved it" in alone and first_step(alone) > 7
     said = train(trainer, output, resume=True, **case).finish()
-    assert "1 ranks saved it" in said and first_step(said) > 12
+    assert "1 rank saved it" in said and first_step(said) > 12
     assert "from own memory" in said
     assert losses(said) == pytest.approx(losses(whole), abs=1e-3)
     assert len(losses(said)) == STEPS
