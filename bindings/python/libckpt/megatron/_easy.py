@@ -138,8 +138,8 @@ class EasyCkpt:
                          failure, self._path(newest))  # fmt: skip
             self._start_fresh()
         elif newest is not None and found is None:
-            logger.warning("libckpt: resumes from %s; %s", self._path(newest),
-                           "it is disabled" if self.is_disabled else "memory has no step")  # fmt: skip
+            why = "it is disabled" if self.is_disabled else "memory has no step"
+            logger.warning("libckpt: resumes from %s; %s", self._path(newest), why)
         return self._from_folder(newest, model, optimizer, scheduler, load_arg, strict, more)
 
     def _newest_folder(self):
