@@ -6,7 +6,7 @@
 
 #include "arena/arena_limits.hpp"
 #include "base/random.hpp"
-#include "node/engine.hpp"
+#include "node/engine_options.hpp"
 
 namespace ckpt::node {
 

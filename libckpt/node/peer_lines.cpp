@@ -6,7 +6,6 @@
 #include "base/assert.hpp"
 #include "base/log.hpp"
 #include "format/codec.hpp"
-#include "node/peers.hpp"
 
 namespace ckpt::node {
 
@@ -44,11 +43,11 @@ struct PeerLines::Line {
   std::list<wire::Message> errands;  // Questions, and answers to those of the other end.
 };
 
-PeerLines::PeerLines(LineSeams seams, asio::any_io_executor engine, std::weak_ptr<Peers> peers,
-                     LineSettings settings)
+PeerLines::PeerLines(LineSeams seams, asio::any_io_executor engine,
+                     std::weak_ptr<LineEvents> events, LineSettings settings)
     : seams_(std::move(seams)),
       engine_(std::move(engine)),
-      heard_by_(std::move(peers)),
+      heard_by_(std::move(events)),
       settings_(std::move(settings)),
       random_(settings_.boot),
       engine_beat_at_(seams_.clock->now()),
@@ -56,8 +55,8 @@ PeerLines::PeerLines(LineSeams seams, asio::any_io_executor engine, std::weak_pt
 
 template <class Call>
 void PeerLines::tell(Call call) {
-  asio::post(engine_, [peers = heard_by_, it = std::move(call)]() mutable {
-    if (const auto held = peers.lock()) it(*held);
+  asio::post(engine_, [events = heard_by_, it = std::move(call)]() mutable {
+    if (const auto held = events.lock()) it(*held);
   });
 }
 
@@ -94,7 +93,7 @@ void PeerLines::set_members(std::vector<Node> nodes, std::string self, std::stri
   }
   // A state heard under another name or address may have reached the engine after its new list.
   for (const auto& [name, peer] : peers_) {
-    if (!peer.is_live) tell([node = name](Peers& peers) { peers.lost(node); });
+    if (!peer.is_live) tell([node = name](LineEvents& events) { events.lost(node); });
   }
   choose();
   if (is_watching_ || peers_.empty()) return;
@@ -132,7 +131,7 @@ void PeerLines::choose() {
     }
     if (was_wanted != peer.is_wanted) {
       peer.was_tried = false;
-      tell([name, is_it = peer.is_wanted](Peers& peers) { peers.watched(name, is_it); });
+      tell([name, is_it = peer.is_wanted](LineEvents& events) { events.watched(name, is_it); });
     }
     if (was_wanted && !peer.is_wanted) {
       for (const auto& line : std::list(peer.lines)) {
@@ -176,7 +175,7 @@ asio::awaitable<void> PeerLines::watch() {
       }
       peer.is_live = false;
       log_info("job={} peer={} is silent", settings_.job, name);
-      tell([lost = name](Peers& peers) { peers.lost(lost); });
+      tell([lost = name](LineEvents& events) { events.lost(lost); });
     }
     choose();
     auto waited = co_await stopped_.wait_until(next);
@@ -234,7 +233,7 @@ void PeerLines::note_attempt(const std::string& node, const std::string& failure
   const auto peer = peers_.find(node);
   if (peer == peers_.end()) return;
   peer->second.was_tried = true;
-  tell([node, failure](Peers& peers) { peers.attempted(node, failure); });
+  tell([node, failure](LineEvents& events) { events.attempted(node, failure); });
   choose();
 }
 
@@ -304,15 +303,15 @@ bool PeerLines::hear(Line& line, wire::Message message) {
   }
   if (!is_alive) {
     tell([node = line.node, boot = peer.boot, stated,
-          it = std::move(message)](Peers& peers) mutable {
-      peers.heard(node, boot, stated);
-      peers.received(node, std::move(it));
+          it = std::move(message)](LineEvents& events) mutable {
+      events.heard(node, boot, stated);
+      events.received(node, std::move(it));
     });
     return true;
   }
   if (is_news) {
-    tell([node = line.node, boot = peer.boot, stated](Peers& peers) {
-      peers.heard(node, boot, stated);
+    tell([node = line.node, boot = peer.boot, stated](LineEvents& events) {
+      events.heard(node, boot, stated);
     });
   }
   const bool is_lacking =

@@ -26,12 +26,10 @@
 #include "base/random.hpp"
 #include "base/signal.hpp"
 #include "node/dial.hpp"
-#include "node/engine.hpp"
+#include "node/engine_options.hpp"
 #include "wire/message.hpp"
 
 namespace ckpt::node {
-
-class Peers;
 
 // First dials are spread over so much for each node of the list: some hundred in a second.
 constexpr Duration spread_per_node = std::chrono::milliseconds(2);
@@ -64,9 +62,24 @@ struct LineSettings {
   Duration lost_after{};
 };
 
+// LineEvents: the way back from the lines, on the engine's thread. Peers implements it.
+class LineEvents {
+ public:
+  // The node is alive, with this boot; `stated` is the number of its newest statement to us.
+  virtual void heard(const std::string& node, std::uint64_t boot, std::uint64_t stated) = 0;
+  virtual void lost(const std::string& node) = 0;
+  virtual void watched(const std::string& node, bool is_it) = 0;  // Whether we dial it.
+  // Without a failure: it was reached.
+  virtual void attempted(const std::string& node, const std::string& failure) = 0;
+  virtual void received(const std::string& node, wire::Message message) = 0;
+
+ protected:
+  ~LineEvents() = default;
+};
+
 class PeerLines : public std::enable_shared_from_this<PeerLines> {
  public:
-  PeerLines(LineSeams seams, asio::any_io_executor engine, std::weak_ptr<Peers> peers,
+  PeerLines(LineSeams seams, asio::any_io_executor engine, std::weak_ptr<LineEvents> events,
             LineSettings settings);
 
   void set_members(std::vector<Node> nodes, std::string self, std::string secret);
@@ -119,7 +132,7 @@ class PeerLines : public std::enable_shared_from_this<PeerLines> {
 
   LineSeams seams_;
   asio::any_io_executor engine_;
-  std::weak_ptr<Peers> heard_by_;
+  std::weak_ptr<LineEvents> heard_by_;
   LineSettings settings_;
   Random random_;
   std::string self_, secret_;

@@ -25,7 +25,7 @@
 
 namespace ckpt::node {
 
-class Peers {
+class Peers final : public LineEvents {
  public:
   Peers(const JobFacts& facts, JobLife& life) : facts_(facts), life_(life) {}
 
@@ -54,13 +54,12 @@ class Peers {
   Task<std::shared_ptr<wire::Connection>> dial(std::string node, wire::Purpose purpose,
                                                std::uint64_t* boot);
 
-  // --- called by PeerLines ---
-  // Alive, with this boot; the number of its newest statement to us.
-  void heard(const std::string& node, std::uint64_t boot, std::uint64_t stated);
-  void lost(const std::string& node);
-  void watched(const std::string& node, bool is_it);                    // Whether we dial it.
-  void attempted(const std::string& node, const std::string& failure);  // Empty: reached.
-  void received(const std::string& node, wire::Message message);
+  // --- LineEvents ---
+  void heard(const std::string& node, std::uint64_t boot, std::uint64_t stated) override;
+  void lost(const std::string& node) override;
+  void watched(const std::string& node, bool is_it) override;
+  void attempted(const std::string& node, const std::string& failure) override;
+  void received(const std::string& node, wire::Message message) override;
 
  private:
   struct Peer {

@@ -12,7 +12,8 @@
 
 #include "arena/slot.hpp"
 #include "base/assert.hpp"
-#include "node/engine.hpp"
+#include "node/engine_options.hpp"
+#include "node/session_events.hpp"
 #include "node/slot_table.hpp"
 
 namespace ckpt::node {

@@ -230,18 +230,25 @@ Time step_deadline(const ChunkStream& stream) {
   return std::min(stream.options.deadline, stream.clock.after(stream.options.stall));
 }
 
+Task<void> send_message(ChunkStream& stream, FrameKind kind, std::vector<std::byte> body,
+                        std::uint64_t offset) {
+  wire::Message message;
+  message.kind = kind;
+  message.ticket = stream.ticket;
+  message.timeline = stream.options.timeline;
+  message.offset = offset;
+  message.body = std::move(body);
+  const Time deadline = step_deadline(stream);
+  CKPT_CO_CHECK(co_await wire::write_message(stream.connection, std::move(message), deadline));
+  co_return Status();
+}
+
 Task<void> refuse(ChunkStream& stream, Error why) {
   wire::Refusal refusal;
   refusal.code = why.code();
   refusal.reason = why.text();
-  wire::Message message;
-  message.kind = FrameKind::refuse;
-  message.ticket = stream.ticket;
-  message.timeline = stream.options.timeline;
-  message.body = encode(refusal);
-  const Time deadline = step_deadline(stream);
-  CKPT_CO_CHECK(co_await wire::write_message(stream.connection, std::move(message), deadline));
-  co_return Status();
+  Status sent = co_await send_message(stream, FrameKind::refuse, encode(refusal));
+  co_return sent;
 }
 
 Status check_source(const SealedShard& source) {

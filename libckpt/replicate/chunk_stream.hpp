@@ -28,6 +28,9 @@ struct ChunkStream {  // Both ends agreed on these values.
 
 // The deadline of the next piece or frame.
 Time step_deadline(const ChunkStream& stream);
+// Sends a message about the shard. Errors: those of the connection.
+Task<void> send_message(ChunkStream& stream, wire::FrameKind kind, std::vector<std::byte> body,
+                        std::uint64_t offset = 0);
 // Answers with REFUSE. Errors: those of the connection.
 Task<void> refuse(ChunkStream& stream, Error why);
 // Checks that `source` has as many bytes as the record says, before any of them is sent.

@@ -20,28 +20,15 @@ namespace {
 using wire::FrameKind;
 
 Task<void> grant(ChunkStream& stream, const ChunkSet& have) {
-  wire::Message message;
-  message.kind = FrameKind::grant;
-  message.ticket = stream.ticket;
-  message.timeline = stream.options.timeline;
-  message.offset = stream.base ? 1 : 0;
-  message.body = have.encode();
-  const Time deadline = step_deadline(stream);
-  CKPT_CO_CHECK(co_await wire::write_message(stream.connection, std::move(message), deadline));
-  co_return Status();
+  Status sent = co_await send_message(stream, FrameKind::grant, have.encode(), stream.base ? 1 : 0);
+  co_return sent;
 }
 
 Task<void> send_applied(ChunkStream& stream) {
   format::Writer writer;
   writer.digest(stream.digest);
-  wire::Message message;
-  message.kind = FrameKind::applied;
-  message.ticket = stream.ticket;
-  message.timeline = stream.options.timeline;
-  message.body = writer.take();
-  const Time deadline = step_deadline(stream);
-  CKPT_CO_CHECK(co_await wire::write_message(stream.connection, std::move(message), deadline));
-  co_return Status();
+  Status sent = co_await send_message(stream, FrameKind::applied, writer.take());
+  co_return sent;
 }
 
 // Reads everything the sender sent before it saw our refusal: closing earlier would reset its

@@ -20,24 +20,8 @@ std::string name_of(const format::ShardId& shard) {
                      shard.at.timeline);
 }
 
-wire::Message make_message(const ChunkStream& stream, FrameKind kind, std::vector<std::byte> body) {
-  wire::Message message;
-  message.kind = kind;
-  message.ticket = stream.ticket;
-  message.timeline = stream.options.timeline;
-  message.body = std::move(body);
-  return message;
-}
-
-Task<void> send_message(ChunkStream& stream, wire::Message message) {
-  const Time deadline = step_deadline(stream);
-  CKPT_CO_CHECK(co_await wire::write_message(stream.connection, std::move(message), deadline));
-  co_return Status();
-}
-
 Task<wire::Message> ask_record(ChunkStream& stream, FetchRequest wanted) {
-  wire::Message request = make_message(stream, FrameKind::fetch_record, encode(wanted));
-  CKPT_CO_CHECK(co_await send_message(stream, std::move(request)));
+  CKPT_CO_CHECK(co_await send_message(stream, FrameKind::fetch_record, encode(wanted)));
   const Time deadline = step_deadline(stream);
   CKPT_CO_TRY(auto answer, co_await wire::read_message(stream.connection, deadline));
   if (answer.kind != FrameKind::record && answer.kind != FrameKind::refuse)
@@ -55,8 +39,7 @@ Task<void> fetch(ChunkStream& stream, std::shared_ptr<const format::ShardRecord>
   std::vector<std::byte> body = encode(wanted);
   const std::vector<std::byte> bitmap = have.encode();
   body.insert(body.end(), bitmap.begin(), bitmap.end());
-  wire::Message request = make_message(stream, FrameKind::fetch, std::move(body));
-  CKPT_CO_CHECK(co_await send_message(stream, std::move(request)));
+  CKPT_CO_CHECK(co_await send_message(stream, FrameKind::fetch, std::move(body)));
   CKPT_CO_TRY(const Received arrived, co_await receive_chunks(stream, record, std::move(target),
                                                               std::move(have), std::nullopt));
   if (arrived.damaged_chunk)
@@ -66,8 +49,7 @@ Task<void> fetch(ChunkStream& stream, std::shared_ptr<const format::ShardRecord>
                                                  *arrived.damaged_chunk));
   format::Writer writer;
   writer.digest(stream.digest);
-  wire::Message applied = make_message(stream, FrameKind::applied, writer.take());
-  CKPT_CO_CHECK(co_await send_message(stream, std::move(applied)));
+  CKPT_CO_CHECK(co_await send_message(stream, FrameKind::applied, writer.take()));
   co_return Status();
 }
 
@@ -147,8 +129,7 @@ Task<void> serve_record(wire::Connection& connection, Clock& clock, std::string 
     CKPT_CO_CHECK(co_await refuse_or_close(stream, std::move(source).error()));
     co_return Status();
   }
-  wire::Message answer = make_message(stream, FrameKind::record, format::encode(*source->record));
-  auto sent = co_await send_message(stream, std::move(answer));
+  auto sent = co_await send_message(stream, FrameKind::record, format::encode(*source->record));
   if (!sent) connection.close();
   co_return sent;
 }

@@ -73,21 +73,39 @@ TEST_CASE("slots kept: a capture of an unknown layout gives its Slot back", "[un
 
 namespace {
 
+// FillingRank: a trainer in mid-capture, and the next one in its place.
+struct FillingRank {
+  explicit FillingRank(bool is_by_gpu) {
+    disk.put_directory("/scratch");
+    REQUIRE(rank.begin_fresh());
+    all = rank.granted.size();
+    REQUIRE(rank.begin_capture(Step{1}));
+    const std::uint64_t generation = rank.slots.at(rank.filling).generation;
+    if (is_by_gpu)
+      REQUIRE(rank.engine->call(rank.session, control::Arrived{rank.filling, generation, 0}));
+    rank.granted.clear();
+    rank.answer.reset();
+  }
+  void start_fresh() {
+    REQUIRE(rank.engine->call(rank.session, control::StartFresh{2}));
+    REQUIRE(rank.pass_until([&] { return rank.granted.size() == all; }));
+  }
+  void commit_step() {
+    rank.capture(Step{2});
+    REQUIRE(rank.pass_until([&] { return rank.committed == Step{2}; }));
+  }
+
+  test::MemoryDisk disk{1};
+  test::OneRank rank{disk};
+  std::size_t all = 0;  // Slots that a trainer is granted.
+};
+
 // The trainer dies in mid-capture; returns how long its Slot is kept from the next one.
 std::chrono::nanoseconds pause_after_death(bool is_by_gpu, bool is_fenced_first) {
-  test::MemoryDisk disk(1);
-  disk.put_directory("/scratch");
-  test::OneRank rank(disk);
-  REQUIRE(rank.begin_fresh());
-  const std::size_t all = rank.granted.size();
-  REQUIRE(rank.begin_capture(Step{1}));
-  const std::uint64_t generation = rank.slots.at(rank.filling).generation;
-  if (is_by_gpu)
-    REQUIRE(rank.engine->call(rank.session, control::Arrived{rank.filling, generation, 0}));
+  FillingRank filling(is_by_gpu);
+  test::OneRank& rank = filling.rank;
   const SessionId dying = rank.session;
   if (!is_fenced_first) rank.engine->detach(dying);
-  rank.granted.clear();
-  rank.answer.reset();
   REQUIRE(rank.attach());
   if (is_fenced_first) {
     // It lives on for a while, and its GPU copies.
@@ -95,11 +113,9 @@ std::chrono::nanoseconds pause_after_death(bool is_by_gpu, bool is_fenced_first)
     rank.engine->detach(dying);
   }
   const Time died_at = rank.clock.now();
-  REQUIRE(rank.engine->call(rank.session, control::StartFresh{2}));
-  REQUIRE(rank.pass_until([&] { return rank.granted.size() == all; }));
+  filling.start_fresh();
   const auto pause = rank.clock.now() - died_at;
-  rank.capture(Step{2});
-  REQUIRE(rank.pass_until([&] { return rank.committed == Step{2}; }));
+  filling.commit_step();
   return pause;
 }
 
@@ -114,23 +130,14 @@ TEST_CASE("slots kept: a Slot that a GPU filled rests after the trainer's death"
 }
 
 TEST_CASE("slots kept: memory that is given back does not wait for a GPU", "[unit][node]") {
-  test::MemoryDisk disk(1);
-  disk.put_directory("/scratch");
-  test::OneRank rank(disk);
-  REQUIRE(rank.begin_fresh());
-  const std::size_t all = rank.granted.size();
-  REQUIRE(rank.begin_capture(Step{1}));
-  const std::uint64_t generation = rank.slots.at(rank.filling).generation;
-  REQUIRE(rank.engine->call(rank.session, control::Arrived{rank.filling, generation, 0}));
+  FillingRank filling(true);
+  test::OneRank& rank = filling.rank;
   rank.engine->detach(rank.session);
   rank.granted.clear();
-  rank.answer.reset();
   REQUIRE(rank.attach_only());
   REQUIRE(rank.tell_layout(64 * KiB, 2));  // Larger: all Slots are made anew.
-  REQUIRE(rank.engine->call(rank.session, control::StartFresh{2}));
-  REQUIRE(rank.pass_until([&] { return rank.granted.size() == all; }));
-  rank.capture(Step{2});
-  REQUIRE(rank.pass_until([&] { return rank.committed == Step{2}; }));
+  filling.start_fresh();
+  filling.commit_step();
 }
 
 }  // namespace ckpt::node
