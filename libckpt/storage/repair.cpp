@@ -58,7 +58,6 @@ struct Rank {
 Task<void> read_good_chunk(Repair& repair, Rank& rank, std::size_t index,
                            std::span<std::byte> bytes) {
   const TransferHooks& hooks = repair.order.hooks;
-  if (hooks.before_transfer) CKPT_CO_CHECK(co_await hooks.before_transfer(bytes.size()));
   if (rank.own) {
     const Status own = co_await rank.own->read_chunk(index, bytes, hooks);
     if (own) co_return Status();

@@ -817,6 +817,35 @@ TEST_CASE("cli: inspect, export and diff read the newest whole checkpoint", "[un
     CHECK(place.ckpt(command + place.directory.file("missing")).code == 1);
 }
 
+TEST_CASE("cli: a step in memory is inspected, exported, compared and copied", "[unit][cli]") {
+  Place place;
+  place.options.dir.clear();
+  place.options.save_storage_interval = Options().save_storage_interval;
+  const std::string there = place.directory.file("there"), out = place.directory.file("model");
+  {
+    Trainer trainer(place.options);
+    trainer.save(4, Level::committed);
+    const Answer seen = place.ckpt("inspect memory:gpt2" + place.runtime());
+    CHECK(seen.code == 0);
+    CHECK(Contains(seen.out)("step 4 of job gpt2, 1 rank: 1 tensor, 5.0 MiB"));
+    REQUIRE(place.ckpt("export memory:gpt2 " + out + place.runtime()).code == 0);
+    CHECK(std::filesystem::file_size(out) > 5 * MiB);
+    REQUIRE(place.ckpt("cp memory:gpt2 " + there + place.runtime()).code == 0);
+    CHECK(place.ckpt("verify " + there).code == 0);
+    CHECK(Contains(place.ckpt("cp memory:gpt2 " + there + place.runtime()).out)("there already"));
+    CHECK(place.ckpt("diff memory:gpt2/step-000000004 " + there + place.runtime()).code == 0);
+  }
+  REQUIRE(place.ckpt("stop --no-flush" + place.runtime()).code == 0);
+  Trainer other(place.options);
+  other.weights.assign(other.weights.size(), 2.5f);
+  other.save(4, Level::committed);
+  const Answer refused = place.ckpt("cp memory:gpt2 " + there + place.runtime());
+  INFO(refused.err);
+  CHECK(refused.code == 2);
+  CHECK(Contains(refused.err)("another checkpoint is there"));
+  CHECK(place.ckpt("diff memory:gpt2 " + there + place.runtime()).code == 1);
+}
+
 TEST_CASE("cli: export and diff pass over a damaged checkpoint of a run", "[unit][cli]") {
   const Place place;
   const std::string dir = "'" + place.options.dir + "'";
