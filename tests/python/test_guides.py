@@ -149,6 +149,9 @@ def train_one_step():
         "libckpt.torch.wait()\nassert json.loads((exp_dir / 'state.json').read_text()) == state\n"
         "torch.load(exp_dir / 'model.pt'); state = {'step': 2}",
         "libckpt.torch.wait()\nassert json.loads((exp_dir / 'state.json').read_text()) == state",
+        "assert start == 0; pathlib.Path('runs').mkdir()\n"
+        "base = libckpt.init('base', dir='runs/base', save_storage_interval=1)\n"
+        "base.save(1, {'model': model}).durable.result(60)",
         "assert start == 0",
     ),
     "torchft": (
