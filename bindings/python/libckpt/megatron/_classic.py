@@ -145,7 +145,7 @@ def _give_optimizer(path, optimizer, state):
                     "scaler": own.get("grad_scaler")}  # fmt: skip
         if has_step:  # Torch's optimizers count it in their state.
             settings["groups"] = [{k: v for k, v in g.items() if k != "step"} for g in groups]
-        _optimizers.give_settings(part, settings)
+        _optimizers.give_settings([part], [settings])
         _give_gathered(part, gathered[number] if len(parts) > 1 else gathered)
 
 
