@@ -79,10 +79,10 @@ def test_a_forked_worker_leaves_the_session_alone(job):
         session.close()
         os._exit(0 if is_left_alone else 1)
     assert os.waitpid(child, 0)[1] == 0
-    for step in range(3, 50):
-        if session.save(step, {"a": torch.ones(3)}):
-            break
-        session.wait(1, "committed", 5)
+    step, ends = 3, time.monotonic() + 60
+    while not session.save(step, {"a": torch.ones(3)}):  # Until a Slot is free.
+        assert time.monotonic() < ends
+        step += 1
     session.wait(step, "captured", 30)
 
 
