@@ -44,7 +44,10 @@ def train(directory, steps, devices):
     print("resumes after step", start, flush=True)
     for step in range(start + 1, steps + 1):
         state = train_step(state)
-        checkpointer.save_checkpoint_if_needed(step, state)  # <-
+        if step < steps:
+            checkpointer.save_checkpoint_if_needed(step, state)  # <-
+        else:  # No later step replaces it.
+            checkpointer.save(step, state, wait=60)  # <-
         print(f"step {step} loss {float(state['loss']):.6f}", flush=True)
     checkpointer.close()  # <-
     tell_end(state["params"])
