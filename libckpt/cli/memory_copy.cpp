@@ -49,11 +49,12 @@ Task<void> copy_chunks(WritingRank& rank, StoredStep& step,
                        std::shared_ptr<const format::ShardRecord> record,
                        std::vector<std::size_t> chunks, const MemoryCopyOrder& order) {
   std::map<std::size_t, std::vector<std::byte>> read;
-  gather::ShardSource::TakeChunk take = [&](std::size_t index, std::span<const std::byte> bytes) {
+  gather::ChunkSink sink;
+  sink.take = [&](std::size_t index, std::span<const std::byte> bytes) {
     read[index].assign(bytes.begin(), bytes.end());
   };
   const storage::TransferHooks hooks;
-  CKPT_CO_CHECK(co_await step.shards->read(record, std::move(chunks), std::move(take), hooks));
+  CKPT_CO_CHECK(co_await step.shards->read(record, std::move(chunks), std::move(sink), hooks));
   for (const auto& [index, bytes] : read) {
     CKPT_CO_CHECK(co_await write_chunk(rank, index, bytes));
     if (order.done) order.done(bytes.size());

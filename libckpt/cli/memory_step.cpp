@@ -151,7 +151,7 @@ Task<gather::Excerpt> MemoryStep::look(std::uint32_t rank, std::vector<std::stri
 }
 
 Task<void> MemoryStep::read(std::shared_ptr<const format::ShardRecord> record,
-                            std::vector<std::size_t> chunks, TakeChunk take,
+                            std::vector<std::size_t> chunks, gather::ChunkSink sink,
                             const storage::TransferHooks& hooks) {
   std::ranges::sort(chunks);
   for (std::size_t begin = 0; begin < chunks.size(); begin += node::lent_chunks_max) {
@@ -159,7 +159,7 @@ Task<void> MemoryStep::read(std::shared_ptr<const format::ShardRecord> record,
     const auto count = std::min(node::lent_chunks_max, chunks.size() - begin);
     std::vector<std::size_t> some(first, first + static_cast<std::ptrdiff_t>(count));
     CKPT_CO_CHECK(co_await take_turn());
-    Status read = co_await read_some(record, std::move(some), take);
+    Status read = co_await read_some(record, std::move(some), sink);
     if (!read) connection_.close();  // More answers may be on their way.
     is_talking_ = false;
     turn_ended_.notify_all();
@@ -170,7 +170,7 @@ Task<void> MemoryStep::read(std::shared_ptr<const format::ShardRecord> record,
 }
 
 Task<void> MemoryStep::read_some(std::shared_ptr<const format::ShardRecord> record,
-                                 std::vector<std::size_t> chunks, const TakeChunk& take) {
+                                 std::vector<std::size_t> chunks, const gather::ChunkSink& sink) {
   control::AskChunks ask;
   ask.rank = record->id.rank;
   ask.chunks.assign(chunks.begin(), chunks.end());
@@ -186,7 +186,7 @@ Task<void> MemoryStep::read_some(std::shared_ptr<const format::ShardRecord> reco
                      fmt::format("read rank {} of step {} in memory: chunk {} does not match its "
                                  "checksum",
                                  record->id.rank, number(record->id.at.step), index));
-    take(index, held.bytes);
+    sink.take(index, held.bytes);
   }
   co_return Status();
 }

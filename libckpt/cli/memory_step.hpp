@@ -48,7 +48,7 @@ class MemoryStep final : public gather::ShardSource {
   Task<gather::Excerpt> look(std::uint32_t rank, std::vector<std::string> names) override;
   Task<std::shared_ptr<const format::ShardRecord>> whole_record(std::uint32_t rank) override;
   Task<void> read(std::shared_ptr<const format::ShardRecord> record,
-                  std::vector<std::size_t> chunks, TakeChunk take,
+                  std::vector<std::size_t> chunks, gather::ChunkSink sink,
                   const storage::TransferHooks& hooks) override;
 
  private:
@@ -59,7 +59,7 @@ class MemoryStep final : public gather::ShardSource {
   Task<void> send(wire::control::Message message);
   Task<wire::control::Message> receive();
   Task<void> read_some(std::shared_ptr<const format::ShardRecord> record,
-                       std::vector<std::size_t> chunks, const TakeChunk& take);
+                       std::vector<std::size_t> chunks, const gather::ChunkSink& sink);
 
   Clock& clock_;
   os::LocalConnection connection_;

@@ -145,7 +145,7 @@ Error LentStep::explained(Error error) const {
 
 Task<std::shared_ptr<const format::ShardRecord>> LentStep::record(std::uint32_t rank) {
   const std::shared_ptr<LentStep> self = shared_from_this();
-  const JobLife::Work work = life_.begin_work();
+  const JobLife::WorkPass work = life_.begin_work();
   if (rank >= start_.digests.size())
     co_return fail(Errc::invalid_argument,
                    fmt::format("read rank {} of {} in memory", rank, start_.digests.size()));
@@ -159,7 +159,7 @@ Task<std::shared_ptr<const format::ShardRecord>> LentStep::record(std::uint32_t 
 Task<std::vector<std::vector<std::byte>>> LentStep::read(std::uint32_t rank,
                                                          std::vector<std::size_t> chunks) {
   const std::shared_ptr<LentStep> self = shared_from_this();
-  const JobLife::Work work = life_.begin_work();
+  const JobLife::WorkPass work = life_.begin_work();
   CKPT_CO_TRY(const auto record, co_await this->record(rank));
   const bool are_there = std::ranges::all_of(
       chunks, [&](std::size_t index) { return index < record->chunk_crcs.size(); });
@@ -188,13 +188,14 @@ Task<std::vector<std::vector<std::byte>>> LentStep::read(std::uint32_t rank,
     break;
   }
   if (left.empty()) co_return read;
-  gather::ShardSource::TakeChunk take = [&](std::size_t index, std::span<const std::byte> bytes) {
+  gather::ChunkSink sink;
+  sink.take = [&](std::size_t index, std::span<const std::byte> bytes) {
     const auto at = std::ranges::find(chunks, index) - chunks.begin();
     read[static_cast<std::size_t>(at)].assign(bytes.begin(), bytes.end());
   };
   storage::TransferHooks hooks;
   hooks.compute = facts_.context.seams.compute;
-  Status rest = co_await shards_.read(record, std::move(left), std::move(take), hooks);
+  Status rest = co_await shards_.read(record, std::move(left), std::move(sink), hooks);
   if (!rest) co_return fail(explained(std::move(rest).error()));
   co_return read;
 }
