@@ -56,6 +56,9 @@ TEST_CASE("other world: it begins at once behind one that closed, with its ranks
   cluster.commit(Step{5});
   cluster.close_world();
   cluster.begin(places, next);
+  for (const char* node : {"A", "B"})
+    for (const nlohmann::json& rank : cluster.status(node)["ranks"])
+      CHECK(rank["attached"] == true);
   cluster.commit(Step{6});
   cluster.close_world();
   cluster.ask("AB", next);
