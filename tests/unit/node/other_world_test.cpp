@@ -55,6 +55,7 @@ TEST_CASE("other world: it begins at once behind one that closed, with its ranks
   cluster.begin("AB");
   cluster.commit(Step{5});
   cluster.close_world();
+  CHECK(cluster.status("B")["ranks"].size() == 1);  // The closed one.
   cluster.begin(places, next);
   for (const char* node : {"A", "B"})
     for (const nlohmann::json& rank : cluster.status(node)["ranks"])
