@@ -57,9 +57,10 @@ TEST_CASE("other world: it begins at once behind one that closed, with its ranks
   cluster.close_world();
   CHECK(cluster.status("B")["ranks"].size() == 1);  // The closed one.
   cluster.begin(places, next);
-  for (const char* node : {"A", "B"})
-    for (const nlohmann::json& rank : cluster.status(node)["ranks"])
-      CHECK(rank["attached"] == true);
+  for (const char* node : {"A", "B"}) {
+    const nlohmann::json status = cluster.status(node);
+    for (const nlohmann::json& rank : status["ranks"]) CHECK(rank["attached"] == true);
+  }
   cluster.commit(Step{6});
   cluster.close_world();
   cluster.ask("AB", next);
