@@ -248,7 +248,7 @@ def test_a_loaded_path_may_lie_in_a_bucket(server, job):
 
     def choose(stored, structure):
         assert structure is not None
-        shapes.extend(tuple(shape) for _, _, shape, _ in stored)
+        shapes.extend(tuple(shape) for _, _, shape, *_ in stored)
         return []
 
     for path in (DIR, f"{DIR}/step-000000004"):

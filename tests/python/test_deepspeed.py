@@ -188,7 +188,7 @@ def test_a_training_that_loads_nothing_leaves_what_is_there(jobs, tmp_path):
     given = {"stage": 1, "dir": str(tmp_path / "dir"), "attach": options, "end": "close"}
     first = jobs.run(1, **given, steps=3)
     there = [each.step for each in libckpt.list_published(tmp_path / "dir").checkpoints]
-    log = jobs.run(1, **given, steps=4)
+    log = jobs.run(1, **{**given, "end": None}, steps=4)
     assert "after attach, call engine.load_checkpoint or libckpt.deepspeed.resume" in log
     assert [each.step for each in libckpt.list_published(tmp_path / "dir").checkpoints] == there
     again = jobs.run(1, **given, steps=4, resume=True)
