@@ -5,9 +5,9 @@
 //         paper; and the trainer of capture_world.hpp with the kernel on, with each of its faults.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
-#include <cstring>
 
 #include "capture/capture_world.hpp"
 #include "device/cuda_gather_plan.hpp"
@@ -29,7 +29,7 @@ constexpr std::byte untouched{0xa5};
 std::string fault_of(std::size_t from, std::size_t to, std::size_t bytes) {
   alignas(64) static std::array<std::byte, 24 * KiB> source, target;
   const auto content = random_bytes(bytes, bytes * 7 + from * 3 + to);
-  std::memcpy(source.data() + from, content.data(), bytes);
+  std::ranges::copy(content, source.begin() + static_cast<std::ptrdiff_t>(from));
   target.fill(untouched);
   GatherEntry entry;
   entry.source = reinterpret_cast<std::uint64_t>(source.data() + from);
@@ -45,7 +45,7 @@ std::string fault_of(std::size_t from, std::size_t to, std::size_t bytes) {
   };
   if (!is_untouched(all.first(margin + to))) return "bytes before it were written";
   if (!is_untouched(all.subspan(margin + to + bytes))) return "bytes behind it were written";
-  const bool is_equal = std::memcmp(all.data() + margin + to, content.data(), bytes) == 0;
+  const bool is_equal = std::ranges::equal(all.subspan(margin + to, bytes), content);
   return is_equal ? "" : "other bytes";
 }
 

@@ -67,6 +67,9 @@ World::World(const Settings& settings_in) : settings(settings_in), random_(setti
 World::~World() {
   for (const auto& [address, allocation] : allocations_)
     ::munmap(allocation.backing, allocation.bytes);
+  // As at the end of a process: calls that failed may have left some.
+  for (const auto& [address, pinned] : pinned_)
+    if (pinned.is_ours) std::free(reinterpret_cast<void*>(address));
   if (front_ != nullptr) ::munmap(front_, front_bytes);
 }
 

@@ -19,7 +19,7 @@ class KeptMemory:
 
 
 def memory_of(tensors, counted, views, members, gpus, constants=()):
-    """What must stay while it is copied: also when the trainer drops it, or gives it other memory.
+    """Memory that must stay while it is copied, whatever the trainer does to its tensors meanwhile.
     None: all of it is copied before a save returns."""
     if not counted and not gpus and not constants:
         return None

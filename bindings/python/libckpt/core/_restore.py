@@ -20,7 +20,7 @@ class Targets:
         self, into, flattened, arrays, strict, names, of_a_share=False,
         check=lambda structure: None,
     ):  # fmt: skip
-        self.names = names  # What translates those in the checkpoint.
+        self.names = names  # They translate those in the checkpoint.
         self._structure, here, _ = flattened  # As text: the items of the tensors here.
         self._owners = getattr(here, "owners", {})  # By name, whose parts are in `here`.
         self._arrays, self._array_places = arrays.tensors(), arrays.places()

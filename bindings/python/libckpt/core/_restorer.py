@@ -42,7 +42,7 @@ class Restored:
 
 @dataclasses.dataclass(eq=False)
 class Wish:
-    """What a restore was asked for; see Session.restore."""
+    """The arguments of a restore; see Session.restore."""
 
     into: dict
     step: int | None = None

@@ -64,7 +64,7 @@ class Memory:
             )
 
     def client_state(self):
-        """What attach was given, as it is now."""
+        """The client state that attach was given, as it is now."""
         told = self._client_state
         return dict(told() if callable(told) else told or {})
 

@@ -15,11 +15,11 @@ FAMILIES = ("_foreach_", "_fused_")
 
 _lock = threading.RLock()  # Held where a handler is not in its place.
 _listeners = []  # Called with the tensors before they are written.
-_answers = []  # Of the one trial.
+_answers = []  # The one trial has them.
 
 
 def are_told(mesh):
-    """Whether such writes are told from now on. It is tried once, with a tensor on this mesh."""
+    """Whether such writes are noticed from now on. It is tried once, with a tensor on this mesh."""
     if not _answers:
         _answers.append(_install() and _try(mesh))
     return _answers[0]
