@@ -47,7 +47,7 @@ Result<Outcome> collect_garbage(const GcOptions& given);
 struct CopyOptions {
   std::string from;
   std::string to;
-  std::string runtime_dir;  // Of the daemon whose memory FROM may name; so in the next ones.
+  std::string runtime_dir;  // The daemon's whose memory FROM may name; so in the next ones.
   bool json = false;        // Then there is no progress on standard error.
 };
 // Brings one checkpoint into another directory, verified and resumable.

@@ -29,7 +29,7 @@ struct MemoryPath {
 bool is_memory_path(std::string_view path);
 // Errors: invalid_argument (says how one is written).
 Result<MemoryPath> parse_memory_path(std::string_view path);
-// Of a command that reads or changes directories only. Errors: invalid_argument.
+// Called by commands that read or change directories only. Errors: invalid_argument.
 Status refuse_memory_path(std::string_view path, std::string_view what);
 
 class MemoryStep final : public gather::ShardSource {

@@ -13,7 +13,7 @@ namespace ckpt::cli {
 
 namespace {
 
-// Of the steps that memory does not have: what `ckpt ls` is for.
+// More steps that memory does not have are left to `ckpt ls`.
 constexpr std::size_t stored_steps_shown = 3;
 
 std::string bytes_in(const Json& object, const char* member) {

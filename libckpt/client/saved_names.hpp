@@ -29,7 +29,7 @@ class SavedNames {
  private:
   explicit SavedNames(Rules rules) : rules_(std::move(rules)) {}
 
-  Rules rules_;  // What there is, and what it is here.
+  Rules rules_;  // From names there to names here.
 };
 
 }  // namespace ckpt::client

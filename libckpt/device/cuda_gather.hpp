@@ -27,7 +27,7 @@ class CudaGather {
   // is lost); anything else leaves it unusable, and is logged.
   Status load(CUstream stream, bool takes_host_pointers);
   bool is_usable() const { return function_ != nullptr; }
-  // What a plan may give to it; nothing while it is unusable.
+  // Plans may give it this much; nothing while it is unusable.
   GatherLimits limits() const;
 
   // Queues the copies of `entries`, which begin at `first` in the table, into a pinned Slot. False:

@@ -26,8 +26,8 @@ struct GatherEntry {
 };
 static_assert(sizeof(GatherEntry) == 24);
 
-constexpr unsigned gather_lanes = 32;                 // Of a warp.
-constexpr std::uint64_t gather_part_bytes = 8 << 10;  // What a warp copies at a time.
+constexpr unsigned gather_lanes = 32;                 // A warp has so many.
+constexpr std::uint64_t gather_part_bytes = 8 << 10;  // A warp copies so much at a time.
 
 struct alignas(16) GatherVector {
   std::uint64_t low;

@@ -116,12 +116,12 @@ def _finish_reading(owners):
 
 
 def _address_of(owner):
-    """Of the storage; None: it may lie anywhere."""
+    """Where its storage begins; None: it may lie anywhere."""
     try:
         if isinstance(owner, torch.Tensor):
             owner = _distributed.memory_of(owner).untyped_storage()
         return owner.data_ptr()
-    except (RuntimeError, NotImplementedError):  # Of a sparse tensor, say.
+    except (RuntimeError, NotImplementedError):  # A sparse tensor has none, say.
         return None
 
 
