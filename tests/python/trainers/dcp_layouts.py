@@ -85,7 +85,7 @@ def work(storage, what, sizes, kinds, checkpoint_id):
         if what == "save" and session.dir:
             session.close()
         session.abandon()
-    dist.destroy_process_group()
+    ports.leave()
 
 
 def main(storage, specs):

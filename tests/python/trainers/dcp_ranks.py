@@ -12,6 +12,7 @@ import os
 import pathlib
 import signal
 
+import ports
 import ranks
 import torch
 import torch.distributed as dist
@@ -117,7 +118,7 @@ def train(job, steps, folders=None):
     say("loss", *progress.losses)
     say("weights", digest(model, optimizer))
     storage.session().abandon()
-    dist.destroy_process_group()
+    ports.leave()
 
 
 def main(*arguments):

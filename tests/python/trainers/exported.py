@@ -53,7 +53,9 @@ def main(kind, directory, step, seed):
         torch.save(whole, os.path.join(directory, "..", "whole.pt"))
     session.close()
     if kind == "fsdp":
-        dist.destroy_process_group()
+        import ports  # Only where this runs as a program.
+
+        ports.leave()
 
 
 if __name__ == "__main__":

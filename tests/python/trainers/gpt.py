@@ -17,6 +17,7 @@ import zlib
 
 import cuda_to_cpu
 import megatron_training
+import ports
 import ranks
 import torch
 import torch.distributed as dist
@@ -208,9 +209,8 @@ def train(job, steps, options):
     say("rates", [group["lr"] for group in gpt.optimizer.param_groups])
     if options.get("directory") or options.get("options"):
         easy.close()
-    dist.barrier()
     say("ended")
-    dist.destroy_process_group()
+    ports.leave()
 
 
 def load_stock(gpt, directory):
@@ -239,8 +239,7 @@ def train_stock(gpt, steps, directory):
     for step in range(iteration + 1, steps + 1):
         say("loss", step, repr(gpt.step(step)))
     say("ended")
-    dist.barrier()
-    dist.destroy_process_group()
+    ports.leave()
 
 
 def train_hooked(gpt, steps, directory):
@@ -262,8 +261,7 @@ def train_hooked(gpt, steps, directory):
     if int(os.environ.get("HOLD_AT", 0)):
         signal.pause()
     say("ended")
-    dist.barrier()
-    dist.destroy_process_group()
+    ports.leave()
 
 
 main = functools.partial(ranks.main, train=train)

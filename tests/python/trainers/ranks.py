@@ -114,7 +114,9 @@ def train(job, steps, directory=None):
         with contextlib.suppress(libckpt.NotFound):  # All saves since the restore were skipped.
             session.close()  # With a flush.
     session.abandon()
-    dist.destroy_process_group()
+    import ports  # Only where this runs as a program.
+
+    ports.leave()
 
 
 def enter(space):

@@ -9,6 +9,7 @@ import hashlib
 import os
 import signal
 
+import ports
 import ranks
 import torch
 import torch.distributed as dist
@@ -88,7 +89,7 @@ def train(job, steps, directory=None):
     if directory:
         session.close()
     session.abandon()
-    dist.destroy_process_group()
+    ports.leave()
 
 
 main = functools.partial(ranks.main, train=train)

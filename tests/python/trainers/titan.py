@@ -11,6 +11,7 @@ import json
 import os
 import signal
 
+import ports
 import ranks
 import torch
 import torch.distributed as dist
@@ -109,9 +110,8 @@ def train(folder, steps, kind, options):
             signal.pause()
     say("rates", [group["lr"] for group in next(iter(trainer.optimizers)).param_groups])
     trainer.checkpointer.close()
-    dist.barrier()
     say("ended")
-    dist.destroy_process_group()
+    ports.leave()
 
 
 main = functools.partial(ranks.main, train=train)
