@@ -4,7 +4,7 @@
   run_crash.py SCENARIO --bin DIR --trainer FILE --sources DIR
                [--seed N] [--kills N] [--only LABEL] [--lanes N] [--sanitized]
 
-SCENARIO: labels, random, zombies, leaks, daemons, strangers or gpu.
+SCENARIO: labels, random, zombies, leaks, daemons, strangers, power or gpu.
 
 A failure prints the seed, the label and where the logs lie; exit code 1.
 """
@@ -22,6 +22,7 @@ import crash_daemons
 import crash_gpu
 import crash_labels
 import crash_leaks
+import crash_power
 import crash_random
 import crash_strangers
 import crash_zombies
@@ -30,7 +31,8 @@ from crash_lab import Failure
 
 SCENARIOS = {"labels": crash_labels, "random": crash_random, "zombies": crash_zombies,
              "leaks": crash_leaks, "daemons": crash_daemons, "strangers": crash_strangers,
-             "gpu": crash_gpu}
+             "gpu": crash_gpu, "power": crash_power}
+SKIPPED = 77  # What ctest takes for "skipped".
 SLOW_SECONDS = 30  # Said, not failed: the machine may be busy.
 
 
@@ -95,12 +97,16 @@ def main():
                         help="a sanitizer is in the programs: their memory tells nothing")
     arguments = parser.parse_args()
     arguments.seed = arguments.seed or random.SystemRandom().randrange(1, 1 << 32)
+    scenario = SCENARIOS[arguments.scenario]
+    why = scenario.prepare() if hasattr(scenario, "prepare") else ""
+    if why:
+        print(f"crash {arguments.scenario}: skipped: {why}")
+        return SKIPPED
     began = time.monotonic()
     # ctest ends us so when the time is over: the labs must still end their processes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="crash-suite-") as folder:
         tools = Tools(arguments, folder)
-        scenario = SCENARIOS[arguments.scenario]
         print(f"crash {arguments.scenario}: seed {arguments.seed}", flush=True)
         if tools.are_sanitized and scenario in (crash_daemons, crash_leaks):
             print("memory is not compared under a sanitizer, which keeps some of what was freed")
