@@ -75,16 +75,22 @@ install_old_torch() {
   }
 }
 has_jax() {
-  has numpy safetensors pytest jax optax orbax.checkpoint
+  has numpy safetensors pytest jax optax orbax.checkpoint levanter
 }
 install_jax() {
-  echo "installing JAX: 0.8 GB"
-  install numpy==2.4.6 safetensors==0.8.0 pytest jax==0.10.2 optax==0.2.8 \
+  echo "installing JAX: 0.9 GB"
+  has jax || install numpy==2.4.6 safetensors==0.8.0 pytest jax==0.10.2 optax==0.2.8 \
     orbax-checkpoint==0.12.8 || {
     tail -n 5 "${python%/bin/*}/install.log"
     echo "skipped python: JAX cannot be installed here"
     return 1
   }
+  # Of what Levanter asks for, 1.8 GB, what its checkpoints import. All its versions are early.
+  local marin=0.2.20.dev202606180959
+  has levanter || { install "marin-haliax==$marin" "marin-rigging==$marin" draccus==0.11.6 \
+    humanfriendly==10.0 braceexpand==0.1.7 jax==0.10.2 numpy==2.4.6 &&
+    install --no-deps "marin-levanter==$marin"; } ||
+    echo "skipped python: Levanter cannot be installed here"
 }
 
 # install_package BUILD ENVIRONMENT: with the library and the programs of BUILD in it, when one of

@@ -1,9 +1,8 @@
 """Goal: Levanter's policies decide what is saved, and a temporary checkpoint goes only when a newer
 one is complete; each resume takes the newest of memory and folders.
 
-Method: Levanter itself takes 1.8 GB and is not installed. So a table of cases, from its policy's
-rules, is the oracle for which steps are saved and which of them are temporary; the clock is the
-test's own.
+Method: a table of cases for which steps are saved and which of them are temporary; the clock is the
+test's own. test_levanter_oracle.py asks Levanter itself.
 """
 
 import datetime
