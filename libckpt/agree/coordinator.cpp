@@ -13,6 +13,7 @@
 #include <set>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 
 #include "agree/commit_rule.hpp"
 #include "agree/successor.hpp"
@@ -93,7 +94,9 @@ bool Coordinator::decide_all(const ClusterView& view, Time now) {
   decide_beginning(view, now);  // Step 2.
   decide_commits(view, now);    // Step 3.
   decide_captures(view, now);   // Step 4.
-  is_final_ = is_flush_wanted(view);
+  notice_new_trainers(view);
+  const bool was_final = std::exchange(is_final_, is_flush_wanted(view));
+  if (is_final_ && !was_final) forget_flush_pause();  // Somebody waits for it from here on.
   decide_flush(view, now);  // Step 5.
   decide_end(view);         // Step 6.
   describe(view, now);
@@ -303,7 +306,8 @@ void Coordinator::step_down() {
   hung_writers_.clear();
   asked_since_.reset();
   storage_asked_at_.reset();
-  flush_not_before_.reset();
+  forget_flush_pause();
+  sessions_.clear();
   flush_trouble_.clear();
   foreign_trouble_.clear();
   needs_published_ = false;

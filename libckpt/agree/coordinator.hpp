@@ -115,6 +115,8 @@ class Coordinator {
   void forget_flush();
   void end_set_aside_flush(const Status& status);
   void give_up_flush(const std::string& why, Time now);
+  void forget_flush_pause();
+  void notice_new_trainers(const ClusterView& view);
   void remember_hung_writers(Time now);
   std::set<std::string> writers_to_avoid(Time now) const;
   void describe(const ClusterView& view, Time now);
@@ -139,6 +141,7 @@ class Coordinator {
   bool is_asked_again_ = false;           // The pending Start is for the step of the one before.
   Time attempted_at_{};                   // When the Start last changed.
   std::optional<Time> flush_not_before_;
+  std::set<std::uint64_t> sessions_;  // Of the trainers that were there at the last look.
   std::string flush_trouble_;    // Why the newest flush failed, until one succeeds; for people.
   std::string foreign_trouble_;  // Another writer in the directory; for people.
   Duration flush_backoff_;

@@ -119,6 +119,21 @@ void Coordinator::give_up_flush(const std::string& why, Time now) {
   flush_backoff_ = std::min(flush_backoff_ * 2, options_.flush_retry_after_max);
 }
 
+void Coordinator::forget_flush_pause() {
+  flush_not_before_.reset();
+  flush_backoff_ = options_.flush_retry_after;
+}
+
+// The job may have been started again because its storage was repaired.
+void Coordinator::notice_new_trainers(const ClusterView& view) {
+  std::set<std::uint64_t> present;
+  for (const format::NodeReport& node : view.reports) {
+    for (const format::RankReport& rank : node.ranks) present.insert(rank.session);
+  }
+  if (!std::ranges::includes(sessions_, present)) forget_flush_pause();
+  sessions_ = std::move(present);
+}
+
 void Coordinator::published(std::uint64_t flush_id, const Status& status, Time now) {
   change_checked(*this, [&] { end_flush(flush_id, status, now); });
 }
@@ -135,8 +150,7 @@ void Coordinator::end_flush(std::uint64_t flush_id, const Status& status, Time n
   const format::StepId at = decree_.flush->at;
   decree_.durable = std::max(decree_.durable, std::optional(at));
   flush_history_.newest = std::max(flush_history_.newest, std::optional(at));
-  flush_backoff_ = options_.flush_retry_after;
-  flush_not_before_.reset();
+  forget_flush_pause();
   flush_trouble_.clear();
   remember_hung_writers(now);
   forget_flush();

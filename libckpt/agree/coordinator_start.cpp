@@ -129,8 +129,11 @@ void Coordinator::begin(const format::Start& start, const ClusterView& view, Tim
     flush_history_.newest = decree_.durable;
   }
   is_asked_again_ = has_trained_ = false;
-  // A flush of an abandoned timeline must not be published over this one.
+  // A flush of an abandoned timeline must not be published over this one. Why it failed, and for
+  // how long it was to wait, says nothing of this timeline's steps.
   forget_flush();
+  forget_flush_pause();
+  flush_trouble_.clear();
 }
 
 // The newest stored step that the history abandons now, and did not before. Suspect steps are left

@@ -227,6 +227,7 @@ asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answ
   const std::shared_ptr<void> held = life_.hold();
   const std::uint64_t flush_id = publishing.order.flush_id;
   const std::string work_directory = publishing.order.work_directory;
+  const std::uint64_t timeline = running_timeline();
   const bool had_several_writers = publishing.had_several_writers;
   CKPT_ASSERT(!work_directory.empty());
   publishing_ = work_directory;
@@ -234,7 +235,9 @@ asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answ
   publishing_.clear();
   hand_free_.notify_all();
   const bool is_refused = !published && published.error().code() == Errc::invalid_argument;
-  refusals_ = published ? 0 : refusals_ + (is_refused ? 1 : 0);
+  // A refusal says nothing of the steps of another timeline.
+  if (published || std::exchange(refused_in_, timeline) != timeline) refusals_ = 0;
+  refusals_ += is_refused ? 1 : 0;
   // A writer that hung may make the directory again: it is looked for before the next flush.
   if (published && attempt_ == work_directory && !had_several_writers) attempt_.clear();
   if (!published) {

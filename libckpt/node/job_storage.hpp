@@ -89,7 +89,8 @@ class JobStorage {
   // Attempts of this node to write or publish that failed, and why the last one did.
   std::uint64_t flush_failures() const { return flush_failures_; }
   const std::string& flush_failure() const { return flush_failure_; }
-  bool is_refused() const { return refusals_ >= 2; }  // Publishing is, on the coordinator's node.
+  // Publishing is, on the coordinator's node, in the timeline that runs.
+  bool is_refused() const { return refusals_ >= 2 && refused_in_ == running_timeline(); }
 
   StoredReads& reads() { return reads_; }
   const storage::CopiesDiffer& copies_differ() const { return copies_differ_; }
@@ -130,6 +131,9 @@ class JobStorage {
   Task<void> discard_aside();
   Task<void> wait_aside_free();
   void count_failure(const Error& error);
+  std::uint64_t running_timeline() const {
+    return facts_.decree.start ? facts_.decree.start->timeline : 0;
+  }
   asio::awaitable<void> make_room();
   void note_differences(format::StepId at, const storage::ComparedCopies& copies);
   asio::awaitable<void> run_read_catalog();
@@ -193,7 +197,8 @@ class JobStorage {
   std::string attempt_;            // The newest one that was ordered, and not published.
   std::vector<std::string> over_;  // Attempts that were given up.
   storage::CopiesDiffer copies_differ_;
-  std::uint32_t refusals_ = 0;  // Since something was published.
+  std::uint32_t refusals_ = 0;    // Since something was published.
+  std::uint64_t refused_in_ = 0;  // The timeline that ran then.
   bool is_reading_catalog_ = false, must_read_again_ = false, is_making_room_ = false;
 };
 

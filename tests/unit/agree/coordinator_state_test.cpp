@@ -131,6 +131,63 @@ TEST_CASE("coordinator: a flush that fails is tried again later and later, up to
   }
 }
 
+TEST_CASE("coordinator: who comes or waits for storage after failures finds it tried at once",
+          "[unit][agree]") {
+  Storing storing;
+  Duration at = std::chrono::seconds(0);
+  REQUIRE(storing.is_ordered_at(at));
+  for (const int pause : {2, 4, 8, 16}) {
+    storing.answer_at(at, disk_full);
+    at += std::chrono::seconds(pause);
+    REQUIRE(storing.is_ordered_at(at));
+  }
+  storing.answer_at(at, disk_full);
+  const Duration soon = at + std::chrono::seconds(1);
+  REQUIRE_FALSE(storing.is_ordered_at(soon));
+
+  SECTION("a trainer that asks for a flush") {
+    storing.scene.view.reports[1].flush.is_wanted = true;
+  }
+  SECTION("trainers that close") {
+    for (auto& report : storing.scene.view.reports) report.ranks.front().is_closing = true;
+  }
+  SECTION("a trainer that was started again") {
+    storing.scene.rank(1).session = 777;
+  }
+  REQUIRE(storing.is_ordered_at(soon));
+  // The pause grows from the beginning, as long as it goes on failing.
+  storing.answer_at(soon, disk_full);
+  CHECK_FALSE(storing.is_ordered_at(soon + std::chrono::milliseconds(1999)));
+  REQUIRE(storing.is_ordered_at(soon + std::chrono::seconds(2)));
+  storing.answer_at(soon + std::chrono::seconds(2), disk_full);
+  CHECK_FALSE(storing.is_ordered_at(soon + std::chrono::milliseconds(5999)));
+}
+
+TEST_CASE("coordinator: what kept the steps of one timeline from storage is not said of the next",
+          "[unit][agree]") {
+  Storing storing;
+  agree::Coordinator& coordinator = storing.coordinator;
+  REQUIRE(storing.is_ordered_at({}));
+  for (const int at : {0, 2, 6}) {
+    REQUIRE(storing.is_ordered_at(std::chrono::seconds(at)));
+    storing.answer_at(std::chrono::seconds(at), disk_full);
+  }
+  coordinator.decide(storing.scene.view, Storing::now(std::chrono::seconds(7)));
+  REQUIRE(coordinator.decree().degraded.find("the disk is full") != std::string::npos);
+  const Time later = Storing::now(std::chrono::seconds(8));
+  storing.scene.all_ask();
+  coordinator.decide(storing.scene.view, later);
+  for (format::NodeReport& node : storing.scene.view.reports) {
+    node.ranks[0].phase = format::StartPhase::ready;
+    node.ranks[0].start_id = coordinator.decree().start->start_id;
+    node.ranks[0].attempt = coordinator.decree().start->attempt;
+  }
+  coordinator.decide(storing.scene.view, later);
+  REQUIRE(coordinator.decree().start->outcome.is_go());
+  CHECK(coordinator.decree().flush);
+  CHECK(coordinator.decree().degraded.empty());
+}
+
 TEST_CASE("coordinator: after a flush that succeeds, the next failure is the first again",
           "[unit][agree]") {
   Storing storing;

@@ -121,6 +121,40 @@ TEST_CASE("two daemons: the one whose timeline was abandoned publishes nothing, 
   CHECK_THAT(older.end->error().message(), Catch::Contains("which another daemon has begun"));
 }
 
+TEST_CASE("two daemons: a refusal holds for the steps of its timeline, and no longer",
+          "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::save_two_steps(disk);
+  test::OneRank older(disk);
+  older.request.save_storage_interval.steps = 1;
+  CHECK(restored_timeline(older) == 2);
+  {
+    test::OneRank newer(disk);
+    CHECK(restored_timeline(newer) == 3);
+  }
+  REQUIRE(older.pass_until([&] { return !older.granted.empty(); }));
+  older.capture(Step{3});
+  REQUIRE(older.pass_until([&] {
+    return older.notice.degraded.find("which another daemon has begun") != std::string::npos;
+  }));
+  older.clock.advance(std::chrono::minutes(3));  // The pauses between its tries are long by now.
+
+  older.engine->detach(older.session);
+  older.granted.clear();
+  CHECK(restored_timeline(older) == 4);
+  older.clock.advance(std::chrono::seconds(1));
+  CHECK(older.notice.degraded.empty());
+  const Time begin = older.clock.now();
+  REQUIRE(older.pass_until([&] { return !older.granted.empty(); }));
+  older.capture(Step{3});
+  REQUIRE(older.engine->call(older.session, control::Close{std::chrono::hours(1)}));
+  REQUIRE(older.pass_until([&] { return older.end.has_value(); }));
+  CHECK((*older.end ? "" : older.end->error().message()) == "");
+  CHECK(older.clock.now() - begin < std::chrono::seconds(10));
+  CHECK(disk.exists("/scratch/job/step-000000003/manifest.json"));
+}
+
 TEST_CASE("two daemons: a vote knows what the other has abandoned, however slowly storage answers",
           "[unit][node]") {
   test::MemoryDisk disk(1);
