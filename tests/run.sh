@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Builds libckpt and runs its tests.
 #
-#   tests/run.sh [suite ...] [--preset P] [--seeds N] [--deep] [--quick] [--jobs N] [--tenth K]
+#   tests/run.sh [suite ...] [--preset P] [--seeds N] [--deep] [--quick] [--jobs N] [--share K/N]
 #                [--once]
 #
 # Suites: tidy unit contract sim crash cluster package python gpu fuzz mutation, or "build" for none
 # of them. Default: all that this machine can run, but for mutation, which takes most of an hour,
 # and fuzz, which wants a preset of clang; what was skipped is said, and why.
 # --seeds: seeds of the simulator. --deep: clang-tidy, a wheel from a clone, and Python with an
-# older torch, too. --quick: Python without its slow tests. --tenth: each tenth mutant from number K
-# on, or "commit": K from the commit. --once: no second try (see tests/suites.sh) for what fails.
+# older torch, too. --quick: Python without its slow tests. --share: each N-th mutant from number K
+# on, or commit/N: K from the commit. --once: no second try (see tests/suites.sh) for what fails.
 # Ends with a line "N passed, N failed", and with 1 if anything failed.
 set -u -o pipefail
 cd "$(dirname "$0")/.."
@@ -21,7 +21,7 @@ suites=""
 preset=dev
 deep=""
 quick=""
-tenth=""
+share=""
 is_once=""
 twice=--twice
 jobs=$(nproc)
@@ -42,7 +42,7 @@ while [ $# -gt 0 ]; do
     --deep) deep=--deep ;;
     --quick) quick=--quick ;;
     --once) is_once=yes twice="" ;;
-    --tenth) tenth="--tenth ${2:?--tenth wants a number or \"commit\"}"; shift ;;
+    --share) share="--share ${2:?--share wants K/N or commit/N}"; shift ;;
     -h | --help) usage; exit 0 ;;
     -*) die "there is no option $1" ;;
     *)
@@ -149,7 +149,7 @@ if wants fuzz; then
   fi
 fi
 if wants mutation; then
-  run_script mutation "$python" -u tests/mutation/mutation.py "$build" --jobs "$jobs" $tenth
+  run_script mutation "$python" -u tests/mutation/mutation.py "$build" --jobs "$jobs" $share
 fi
 wants crash && run_ctest crash 1 again
 wants cluster && run_ctest cluster 1 again
