@@ -1,30 +1,34 @@
 #!/usr/bin/env bash
 # Builds libckpt and runs its tests.
 #
-#   tests/run.sh [suite ...] [--preset P] [--seeds N] [--deep] [--quick] [--jobs N] [--tenth K]
+#   tests/run.sh [suite ...] [--preset P] [--seeds N] [--deep] [--quick] [--jobs N] [--share K/N]
+#                [--once]
 #
 # Suites: tidy unit contract sim crash cluster package python gpu fuzz mutation, or "build" for none
 # of them. Default: all that this machine can run, but for mutation, which takes most of an hour,
 # and fuzz, which wants a preset of clang; what was skipped is said, and why.
 # --seeds: seeds of the simulator. --deep: clang-tidy, a wheel from a clone, and Python with an
-# older torch, too. --quick: Python without its slow tests. --tenth: each tenth mutant from number K
-# on, or "commit": K from the commit. Ends with a line "N passed, N failed", and with 1 if anything
-# failed.
+# older torch, too. --quick: Python without its slow tests. --share: each N-th mutant from number K
+# on, or commit/N: K from the commit. --once: no second try (see tests/suites.sh) for what fails.
+# Ends with a line "N passed, N failed", and with 1 if anything failed.
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 . tests/packages.sh
+. tests/suites.sh
 
 all_suites="tidy unit contract sim crash cluster package python gpu"
 suites=""
 preset=dev
 deep=""
 quick=""
-tenth=""
+share=""
+is_once=""
+twice=--twice
 jobs=$(nproc)
 explicit=yes
 
 usage() {
-  sed -n '2,12s/^# \{0,1\}//p' tests/run.sh
+  sed -n '2,13s/^# \{0,1\}//p' tests/run.sh
 }
 die() {
   echo "tests/run.sh: $1" >&2
@@ -37,7 +41,8 @@ while [ $# -gt 0 ]; do
     --jobs) jobs=${2:?--jobs wants a number}; shift ;;
     --deep) deep=--deep ;;
     --quick) quick=--quick ;;
-    --tenth) tenth="--tenth ${2:?--tenth wants a number or \"commit\"}"; shift ;;
+    --once) is_once=yes twice="" ;;
+    --share) share="--share ${2:?--share wants K/N or commit/N}"; shift ;;
     -h | --help) usage; exit 0 ;;
     -*) die "there is no option $1" ;;
     *)
@@ -73,19 +78,6 @@ export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:log_path=$reports/report}
 # Daemons of tests do not give way: tests have deadlines, and others use the machine.
 export LIBCKPT_NICE=${LIBCKPT_NICE:-0}
 
-count() {  # count SUITE PASSED FAILED
-  passed=$((passed + $2))
-  failed=$((failed + $3))
-  summary="$summary$(printf '%-9s %4d passed %4d failed' "$1" "$2" "$3")"$'\n'
-}
-skip() {  # skip SUITE WHY
-  skipped=$((skipped + 1))
-  summary="$summary$(printf '%-9s skipped: %s' "$1" "$2")"$'\n'
-}
-title() {
-  printf '\n== %s (%ss)\n' "$1" "$SECONDS"
-}
-
 wants() {
   case " $suites " in *" $1 "*) return 0 ;; esac
   return 1
@@ -98,70 +90,6 @@ build_tree() {
     return 1
   }
   "$cmake" --build "$build" -j "$jobs"
-}
-
-# run_ctest SUITE JOBS: the tests of ctest that carry the suite's label.
-run_ctest() {
-  local suite=$1 output=$build/ctest-$1.xml listed
-  listed=$("$ctest" --test-dir "$build" -L "^$suite\$" -N 2>/dev/null |
-    sed -n 's/^Total Tests: //p')
-  if [ "${listed:-0}" -eq 0 ]; then
-    if [ -n "$explicit" ]; then
-      echo "suite $suite has no tests in $build"
-      count "$suite" 0 1
-    else
-      skip "$suite" "no tests are built"
-    fi
-    return
-  fi
-  title "$suite: $listed tests"
-  rm -f "$output"
-  "$ctest" --test-dir "$build" -L "^$suite\$" -j "$2" --output-on-failure --no-tests=error \
-    --output-junit "$PWD/$output" 2>&1 | tee -a "$log" |
-    grep -vE ' Passed +[0-9.]+ sec$|^ +Start '
-  count_junit "$suite" "$output"
-}
-count_junit() {  # count_junit SUITE FILE
-  local head tests failures skips
-  head=$(grep -m 1 -A 8 '<testsuite' "$2" 2>/dev/null | tr -s '[:space:]' ' ')
-  tests=$(sed -n 's/.* tests="\([0-9]*\)".*/\1/p' <<<"$head")
-  failures=$(sed -n 's/.* failures="\([0-9]*\)".*/\1/p' <<<"$head")
-  skips=$(sed -n 's/.* skipped="\([0-9]*\)".*/\1/p' <<<"$head")
-  if [ -z "$tests" ]; then
-    count "$1" 0 1
-  else
-    skipped=$((skipped + skips))
-    count "$1" $((tests - failures - skips)) "$failures"
-  fi
-  # The parts that a test leaves out or shortens under a sanitizer, in its own words.
-  while read -r head; do
-    summary="$summary$(printf '%-9s %s' "$1" "$head")"$'\n'
-  done < <(grep -o '^.*under a sanitizer.*' "$2" 2>/dev/null | sort -u)
-}
-
-# run_script SUITE COMMAND...: a program that prints "ok NAME" or "FAILED NAME" for each check.
-run_script() {
-  local suite=$1 output=$build/$1.log status good bad
-  shift
-  title "$suite"
-  "$@" 2>&1 | tee "$output"
-  status=${PIPESTATUS[0]}
-  good=$(grep -c '^ok ' "$output")
-  # Not the summary of pytest, which names what failed a second time, by file::test.
-  bad=$(grep '^FAILED ' "$output" | grep -vc '::')
-  [ "$status" -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
-  count "$suite" "$good" "$bad"
-}
-
-package_tests() {  # package_tests BUILD
-  local status=0
-  bash tests/package/run.sh "$1" || status=1
-  bash tests/package/bundle.sh "$1" || status=1
-  bash tests/package/sdist.sh "$1" ${deep:+--deep} || status=1
-  if [ -n "$deep" ]; then
-    bash tests/package/wheel.sh || status=1
-  fi
-  return $status
 }
 
 count_reports() {
@@ -221,16 +149,17 @@ if wants fuzz; then
   fi
 fi
 if wants mutation; then
-  run_script mutation "$python" -u tests/mutation/mutation.py "$build" --jobs "$jobs" $tenth
+  run_script mutation "$python" -u tests/mutation/mutation.py "$build" --jobs "$jobs" $share
 fi
-wants crash && run_ctest crash 1
-wants cluster && run_ctest cluster 1
+wants crash && run_ctest crash 1 again
+wants cluster && run_ctest cluster 1 again
 if wants package; then
-  run_script package package_tests "$build"
+  run_script package run_all "tests/package/run.sh $build" "tests/package/bundle.sh $build" \
+    "tests/package/sdist.sh $build $deep" ${deep:+tests/package/wheel.sh}
 fi
 if wants python; then
   wait  # For the frameworks.
-  run_script python bash tests/python/run.sh "$build" $quick $deep
+  run_script python bash tests/python/run.sh "$build" $quick $deep $twice
 fi
 if wants gpu; then
   if [ ! -e /dev/nvidiactl ]; then

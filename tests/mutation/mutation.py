@@ -1,24 +1,26 @@
 #!/usr/bin/python3
 """Plants mistakes in the library, one at a time, and asks whether the tests notice.
 
-mutation.py BUILD [--tenth K] [--only WORD ...] [--own] [--jobs N] [--list]
+mutation.py BUILD [--share K/N] [--only WORD ...] [--own] [--jobs N] [--list]
 
 BUILD is a finished build of this tree. Each mutant of mutants/ is compiled and linked outside of
 it, with the test program of its own module first and then, while nothing notices, with the other
 unit tests that have the module in them, and at last, where the mutant says so, with the simulator.
-A test that fails, a crash, or a program that does not end has noticed: the mutant is killed.
+A test that fails, a crash, or a test that does not end has noticed: the mutant is killed.
 
 Prints "ok mutation: NAME" for a mutant that is killed or whose survival is explained, and "FAILED
 mutation: NAME" for one that is not, that does not apply any more or does not compile. Over all
-mutants, 95 % must be killed. --tenth: each tenth mutant, beginning with number K; "commit" takes K
-from the commit that is checked out, so that it changes from commit to commit. --own: ask the
-tests of the mutant's own module alone, while one works on them.
+mutants, 95 % must be killed. --share: each N-th mutant, beginning with number K; "commit/N" takes K
+from the commit that is checked out, so that it changes from commit to commit. A share only makes
+the mutants whose survival is explained: all tests would have to run for each. --own: ask the tests
+of the mutant's own module alone, while one works on them.
 """
 
 import argparse
 import concurrent.futures
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -30,8 +32,11 @@ import programs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 KILLED_MIN = 0.95
-LIMIT_FACTOR = 6  # A program has this many times what it takes when it is sound, and LIMIT_S.
+# A program, and each of its tests, has this many times what it takes when it is sound, and LIMIT_S.
+LIMIT_FACTOR = 6
 LIMIT_S = 20
+SOUND_S = 900
+TESTS = ["--abort", "--durations", "yes"]  # With the durations, each test prints something.
 
 
 class Sound:
@@ -42,50 +47,54 @@ class Sound:
         self.lock = threading.Lock()
         self.limits = {}
 
-    def limit(self, name, arguments):
+    def limits_of(self, name, arguments):
         with self.lock:
-            if name not in self.limits:
-                begin = time.monotonic()
-                problem = programs.run(self.build.tree / programs.target_of(name), arguments,
-                                       self.build.tree / "tests", 600)
-                if problem:
-                    raise RuntimeError(f"{name} fails without any mutant: {problem}")
-                self.limits[name] = LIMIT_S + LIMIT_FACTOR * (time.monotonic() - begin)
-            return self.limits[name]
+            if (name, *arguments) not in self.limits:
+                sound = programs.Watched(self.build.tree / programs.target_of(name), arguments,
+                                         self.build.tree / "tests",
+                                         programs.Limits(SOUND_S, SOUND_S))
+                if sound.problem:
+                    raise RuntimeError(f"{name} fails without any mutant: {sound.problem}")
+                self.limits[name, *arguments] = programs.Limits(
+                    LIMIT_S + LIMIT_FACTOR * sound.took_s, LIMIT_S + LIMIT_FACTOR * sound.silent_s)
+            return self.limits[name, *arguments]
 
 
-def ask(build, sound, mutant, folder, own):
+def ask(build, sound, mutant, folder, arguments):
     """The test that kills it, as a line for people; empty: none. Raises if it is no mutant."""
     made = programs.MutatedPrograms(build, mutant, folder)
     names = build.programs_of(mutant.module)
+    if arguments.share and mutant.survives:
+        made.make(names[0], programs.target_of(names[0]))
+        return ""
     # A hint only: the suite that noticed last time comes before the others.
     names.sort(key=lambda name: name.removeprefix("unit_") not in mutant.tests)
-    asked = [(name, ["--abort"]) for name in names]
-    if own:
+    asked = [(name, TESTS) for name in names]
+    if arguments.own:
         del asked[1:]
     elif mutant.seeds:
         asked.append(("sim", ["--seeds", str(mutant.seeds)]))
-    for name, arguments in asked:
-        limit = sound.limit(name, arguments)
+    for name, words in asked:
+        limits = sound.limits_of(name, words)
         program = made.make(name, programs.target_of(name))
         started_in = None
         for other in programs.STARTED.get(name, []):
             started_in = folder / "bin"
             started_in.mkdir(exist_ok=True)
             made.make(f"bin/{other}", f"bin/{other}")
-        why = programs.run(program, arguments, build.tree / "tests", limit, started_in)
-        if why:
-            return f"killed by {name}: {why}"
+        run = programs.Watched(program, words, build.tree / "tests", limits, started_in)
+        if run.problem:
+            return f"killed by {name}: {run.problem}"
     return ""
 
 
-def judge(build, sound, mutant, folder, own):
+def judge(build, sound, mutant, folder, arguments):
     """Whether it passed, whether it was killed, and what to print."""
     begin = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        killed = ask(build, sound, mutant, folder, own)
+        killed = ask(build, sound, mutant, folder, arguments)
     except mutants.BadMutant as problem:
         return False, False, f"it does not apply any more: {problem}"
     except programs.DoesNotCompile as problem:
@@ -100,20 +109,27 @@ def judge(build, sound, mutant, folder, own):
     return False, False, f"nothing notices: {mutant.breaks}{took}"
 
 
-def commit_number():
+def share_of(text):
+    """The number of a share, and how many there are."""
+    words = re.fullmatch(r"(\d+|commit)/([1-9]\d*)", text)
+    if not words:
+        sys.exit(f"mutation.py: --share wants K/N or commit/N, not {text}")
+    shares = int(words[2])
+    if words[1] != "commit":
+        return int(words[1]) % shares, shares
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit("mutation.py: --tenth commit wants a git checkout")
-    return int(done.stdout[:8], 16) % 10
+        sys.exit("mutation.py: --share commit/N wants a git checkout")
+    return int(done.stdout[:8], 16) % shares, shares
 
 
 def choose(all_mutants, arguments):
     chosen = all_mutants
-    if arguments.tenth is not None:
-        tenth = commit_number() if arguments.tenth == "commit" else int(arguments.tenth)
-        chosen = chosen[tenth % 10::10]
-        print(f"tenth {tenth} of 0 to 9: {len(chosen)} of {len(all_mutants)} mutants; the same "
-              f"again: tests/run.sh mutation --tenth {tenth}")
+    if arguments.share:
+        number, shares = share_of(arguments.share)
+        chosen = chosen[number::shares]
+        print(f"share {number} of {shares}: {len(chosen)} of {len(all_mutants)} mutants; the same "
+              f"again: tests/run.sh mutation --share {number}/{shares}")
     if arguments.only:
         chosen = [one for one in chosen if any(word in one.label for word in arguments.only)]
     return chosen
@@ -122,7 +138,7 @@ def choose(all_mutants, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build")
-    parser.add_argument("--tenth")
+    parser.add_argument("--share")
     parser.add_argument("--only", nargs="+")
     parser.add_argument("--own", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -140,7 +156,7 @@ def main():
     passed, killed, all_good = 0, 0, True
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         waiting = {pool.submit(judge, build, sound, mutant,
-                               scratch / mutant.label.replace("/", "-"), arguments.own): mutant
+                               scratch / mutant.label.replace("/", "-"), arguments): mutant
                    for mutant in chosen}
         for done in concurrent.futures.as_completed(waiting):
             is_good, is_killed, text = done.result()

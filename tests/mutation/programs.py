@@ -5,14 +5,17 @@ programs go into a folder of the mutant's own. Mutated objects are linked with a
 library from which the sound ones are taken.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
 import re
+import select
 import shlex
 import shutil
 import signal
 import subprocess
+import time
 
 # Quick ones first: the order in which those are asked that are not of the mutant's own module.
 ORDER = ("agree arena flush base wire snapshot replicate gather device format os storage bucket "
@@ -169,29 +172,60 @@ class MutatedPrograms:
         return self.libraries[word]
 
 
-def run(program, arguments, tree, limit_s, started_in=None):
-    """A program's verdict about itself: None if all is well, else why not, in a line."""
-    environment = dict(os.environ)
-    if started_in:
-        environment["CKPT_TEST_PROGRAMS"] = str(started_in)
-    child = subprocess.Popen([str(program), *arguments], cwd=tree, env=environment, text=True,
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, errors="replace",
-                             stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        output = child.communicate(timeout=limit_s)[0]
-    except subprocess.TimeoutExpired:
-        return f"no end within {limit_s:.0f} s"
-    finally:
+@dataclasses.dataclass
+class Limits:
+    """What a program may take before it counts as one that hangs."""
+
+    whole_s: float
+    silent_s: float  # Between two things that it prints.
+
+
+class Watched:
+    """A program that is run to its end, or to where it hangs."""
+
+    def __init__(self, program, arguments, tree, limits, started_in=None):
+        environment = dict(os.environ)
+        if started_in:
+            environment["CKPT_TEST_PROGRAMS"] = str(started_in)
+        self.silent_s = 0.0  # The longest time in which it printed nothing.
+        self.output = ""
+        begin = time.monotonic()
+        self.child = subprocess.Popen(
+            [str(program), *arguments], cwd=tree, env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
         try:
-            os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        child.wait()
-    if child.returncode == 0:
-        return None
-    if child.returncode < 0:
-        end = f"signal {-child.returncode}"
-    else:
-        end = f"exit {child.returncode}"
-    named = re.search(r"^-{70,}\n(\S.*)\n", output, re.MULTILINE)
-    return f'{end}, "{named[1]}"' if named else f"{end}, {output.strip()[-200:]}"
+            self.problem = self._read(begin, limits) or self._end()
+        finally:
+            try:
+                os.killpg(self.child.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self.child.wait()
+            self.child.stdout.close()
+        self.took_s = time.monotonic() - begin
+
+    def _read(self, begin, limits):
+        """Until it prints no more; says so if that takes too long."""
+        pipe = self.child.stdout.fileno()
+        output, last = b"", begin
+        while True:
+            left = min(begin + limits.whole_s, last + limits.silent_s) - time.monotonic()
+            ready, _, _ = select.select([pipe], [], [], max(left, 0))
+            now = time.monotonic()
+            self.silent_s = max(self.silent_s, now - last)
+            if not ready:
+                return f"no end of a test in {now - last:.0f} s, or of all in {now - begin:.0f} s"
+            read = os.read(pipe, 65536)
+            if not read:
+                self.output = output.decode(errors="replace")
+                return None
+            output, last = output + read, now
+
+    def _end(self):
+        """None if all is well, else why not, in a line."""
+        status = self.child.wait()
+        if status == 0:
+            return None
+        end = f"signal {-status}" if status < 0 else f"exit {status}"
+        named = re.search(r"^-{70,}\n(\S.*)\n", self.output, re.MULTILINE)
+        return f'{end}, "{named[1]}"' if named else f"{end}, {self.output.strip()[-200:]}"

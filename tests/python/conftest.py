@@ -24,14 +24,31 @@ TRAINER_SECONDS_MAX = 180
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes more than ten seconds; left out by --quick")
+    config.pluginmanager.register(Verdicts(config.rootpath))
 
 
-def pytest_runtest_logreport(report):
-    name = report.nodeid.split("::", 1)[-1]
-    if report.skipped:
-        print(f"\nskipped python: {name}")
-    elif report.when == "call" or report.failed:
-        print(f"\n{'ok' if report.passed else 'FAILED'} python: {name}", flush=True)
+class Verdicts:
+    """A line for each test when all of its parts have ended."""
+
+    def __init__(self, root):
+        self.root = root
+        self.of = {}  # Tests by their ids.
+        # In the second try of what tests/run.sh has counted as failed.
+        self.words = {"passed": "unsteady", "failed": "failed again:", "skipped": "skipped"}
+        if "CKPT_SECOND_TRY" not in os.environ:
+            self.words |= {"passed": "ok", "failed": "FAILED"}
+
+    def pytest_runtest_logreport(self, report):
+        is_worse = report.failed or report.nodeid not in self.of
+        if is_worse and (report.when == "call" or not report.passed):
+            self.of[report.nodeid] = report.outcome
+
+    def pytest_runtest_logfinish(self, nodeid):
+        verdict = self.of.pop(nodeid)
+        print(f"\n{self.words[verdict]} python: {nodeid.split('::', 1)[-1]}", flush=True)
+        if verdict == "failed" and "CKPT_FAILED_TESTS" in os.environ:
+            with open(os.environ["CKPT_FAILED_TESTS"], "a") as file:
+                print(self.root / nodeid, file=file)
 
 
 @pytest.fixture

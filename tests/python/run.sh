@@ -1,42 +1,64 @@
 #!/usr/bin/env bash
 # Goal:   the package installs and works with the frameworks that people have.
-# Method: tests/python/run.sh BUILD [--quick | --deep] makes environments below BUILD, installs what
-#         is missing, and runs pytest, which prints "ok NAME" or "FAILED NAME" for each test.
+# Method: tests/python/run.sh BUILD [--quick | --deep] [--twice] makes environments below BUILD,
+#         installs what is missing, and runs pytest, which prints "ok NAME" or "FAILED NAME" for
+#         each test.
 # JAX has an environment of its own, without torch. --quick leaves out what is marked as slow.
-# --deep also runs the core's tests and those of DCP with the oldest torch.
+# --deep also runs the core's tests and those of DCP with the oldest torch. --twice: what failed is
+# run once more at the end, if it is no more than tests/suites.sh allows, and passes as "unsteady".
 # Arguments behind it go to pytest; with a path among them only that is run.
 set -u
 cd "$(dirname "$0")/../.."
+. tests/suites.sh
 . tests/python/environment.sh
 build=$(realpath "${1:-build/dev}")
 shift
 arguments=()
-if [ "${1:-}" = --quick ]; then
-  arguments=(-m "not slow")
-  shift
-fi
 is_deep=""
-if [ "${1:-}" = --deep ]; then
-  is_deep=yes
+is_once=yes
+while :; do
+  case "${1:-}" in
+    --quick) arguments=(-m "not slow") ;;
+    --deep) is_deep=yes ;;
+    --twice) is_once="" ;;
+    *) break ;;
+  esac
   shift
-fi
+done
 of_core=(tests/python/test_{arrays,blocks,capture,changes,copies,dcp,due}.py
   tests/python/test_{export,failures,guarded_memory,items,members,mutations,no_restore}.py
   tests/python/test_{odd_items,optimizers,pickles,prepared,progress,scalers,streams}.py
   tests/python/test_{tensors,torch_loop,trees,wrapped_optimizers}.py)
 for_jax=(tests/python/test_jax*.py tests/python/test_levanter*.py)
 failed=0
+is_broken=""  # Something else than a test has failed.
+lists=$(mktemp -d)  # Of the tests that failed: a file for each environment.
+trap 'rm -rf "$lists"' EXIT
 
 run_in() {  # run_in FRAMEWORKS ARGUMENTS...: pytest in the environment with them.
   make_environment "$build" "$1"
   case $? in
     0) ;;
     3) return ;;
-    *) failed=1; return ;;
+    *) failed=1 is_broken=yes; return ;;
   esac
-  shift
-  CKPT_BUILD=$build HF_HUB_OFFLINE=1 "$python" -m pytest -q -p no:cacheprovider --tb=short \
-    --no-header "${arguments[@]}" "$@" || failed=1
+  CKPT_BUILD=$build CKPT_FAILED_TESTS=$lists/$1 HF_HUB_OFFLINE=1 "$python" -m pytest -q \
+    -p no:cacheprovider --tb=short --no-header "${arguments[@]}" "${@:2}"
+  case $? in
+    0) ;;
+    1) failed=1 ;;  # The list says which.
+    *) failed=1 is_broken=yes ;;
+  esac
+}
+run_again() {
+  local list tests
+  failed=0
+  for list in "$lists"/*; do
+    mapfile -t tests <"$list"
+    echo "once more: ${tests[*]}"
+    export CKPT_SECOND_TRY=yes
+    run_in "$(basename "$list")" "${tests[@]}"
+  done
 }
 
 case " $*" in
@@ -48,4 +70,7 @@ case " $*" in
     [ -z "$is_deep" ] || run_in old_torch "${of_core[@]}" "$@"
     ;;
 esac
+if [ -z "$is_broken" ] && may_try_again "$(cat "$lists"/* 2>/dev/null | wc -l)"; then
+  run_again
+fi
 exit "$failed"
