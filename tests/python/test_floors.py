@@ -19,10 +19,11 @@ FLOORS = {  # By the beginning of a module's name behind "libckpt."; the longest
     "adapters": 2,
     "torch": 3, "transformers": 3, "dcp": 3, "deepspeed": 3, "megatron": 3, "jax": 3, "levanter": 3,
     "accelerate": 3, "lightning": 3, "torchft": 3, "torchtitan": 3,
+    "torch_checkpointing": 3,
     "": 4,
 }  # fmt: skip
 FRAMEWORKS = {"torch", "transformers", "accelerate", "deepspeed", "megatron", "lightning", "jax",
-              "levanter", "safetensors", "torchft", "torchtitan"}  # fmt: skip
+              "levanter", "safetensors", "torchft", "torchtitan", "torch_checkpointing"}  # fmt: skip
 OF_CORE = 1
 LINES_MAX = 300
 

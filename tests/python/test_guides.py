@@ -192,6 +192,12 @@ for begun in (0, 3):
 assert os.listdir("checkpoint") == ["step-5"]
 """,
     ),
+    "torch_checkpointing": (
+        "",
+        "found = manager.load('checkpoints/step-500', into={'model': Model().state_dict()})\n"
+        "assert all(torch.equal(found['model'][name], part) for name, part in "
+        "model.state_dict().items())",
+    ),
     "transformers": (
         """
 import transformers, libckpt.transformers
@@ -265,7 +271,8 @@ def run(name, common, cases, folder):
 def test_its_blocks_run(name, runtime, tmp_path):
     pytest.importorskip("torch")
     needed = {"megatron": "megatron.core", "pytorch": "torch", "README": "torch"}.get(name, name)
-    if needed in ("accelerate", "deepspeed", "lightning", "torchft", "torchtitan", "transformers",
+    if needed in ("accelerate", "deepspeed", "lightning", "torchft", "torchtitan", "torch_checkpointing",
+                  "transformers",
                   "megatron.core"):  # fmt: skip
         pytest.importorskip(needed)
     run(name, TORCH, CASES, tmp_path)

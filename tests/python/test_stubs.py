@@ -22,7 +22,7 @@ FRAMEWORKS = {  # A module of ours needs these.
     "torch": "torch", "transformers": "transformers", "jax": "jax", "levanter": "jax",
     "megatron": "megatron.core", "dcp": "torch", "deepspeed": "deepspeed",
     "accelerate": "accelerate", "lightning": "lightning", "torchft": "torchft",
-    "torchtitan": "torchtitan",
+    "torchtitan": "torchtitan", "torch_checkpointing": "torch_checkpointing",
 }  # fmt: skip
 OF_PYTHON = {"__del__", "__new__"} | set(dir(object)) - {"__init__"}  # No stub tells of these.
 

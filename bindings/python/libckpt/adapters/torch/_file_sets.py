@@ -84,6 +84,9 @@ class FileSets:
         """The names of the sets that are on their way."""
         return [waiting.publish.name for waiting in self._queue.waiting]
 
+    def is_open(self):
+        return self._queue.is_ours()
+
     def close(self):
         self.settle()
         self._queue.close()
