@@ -123,6 +123,16 @@ int restore(const char* function, ckpt_handle& handle, const ckpt::RestoreReques
   });
 }
 
+ckpt::RestoreRequest request_from(const ckpt_restore_terms& terms) {
+  ckpt::RestoreRequest request;
+  if (terms.step != CKPT_NO_STEP) request.step = Step{terms.step};
+  if (terms.from != nullptr) request.from = terms.from;
+  for (std::size_t index = 0; index < terms.renamed; ++index)
+    request.renamed.emplace_back(terms.names_there[index], terms.names_here[index]);
+  request.leaves_rest = terms.leaves_rest != 0;
+  return request;
+}
+
 int add(const char* function, ckpt_handle& handle, const char* name, void* data, int dtype,
         std::span<const std::int64_t> shape, std::uint32_t flags,
         std::optional<ckpt::Piece> piece) noexcept {
@@ -337,6 +347,27 @@ int ckpt_restore_from(ckpt_handle* handle, const char* path, ckpt_restored* rest
   CKPT_NEED(path);
   return without_exceptions(
       [&] { return restore("ckpt_restore_from", *handle, {.from = path}, restored); });
+}
+
+int ckpt_restore_with(ckpt_handle* handle, const ckpt_restore_terms* terms,
+                      ckpt_restored* restored) {
+  CKPT_NEED(handle);
+  CKPT_NEED(terms);
+  if (const int refused = check_size("ckpt_restore_with", terms); refused != CKPT_OK)
+    return refused;
+  ckpt_restore_terms given = {};
+  given.step = CKPT_NO_STEP;
+  std::memcpy(&given, terms, std::min(terms->size, sizeof given));
+  if (given.renamed > 0) {
+    CKPT_NEED(given.names_there);
+    CKPT_NEED(given.names_here);
+  }
+  for (std::size_t index = 0; index < given.renamed; ++index) {
+    CKPT_NEED(given.names_there[index]);
+    CKPT_NEED(given.names_here[index]);
+  }
+  return without_exceptions(
+      [&] { return restore("ckpt_restore_with", *handle, request_from(given), restored); });
 }
 
 int ckpt_start_fresh(ckpt_handle* handle) {

@@ -198,6 +198,23 @@ CKPT_API int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored
  * directories, without a daemon. Any number of ranks may have saved it: each tensor is put together
  * from their pieces. */
 CKPT_API int ckpt_restore_from(ckpt_handle* handle, const char* path, ckpt_restored* restored);
+/* What else a restore may say. The names are copied. */
+typedef struct ckpt_restore_terms {
+  size_t size;      /* sizeof(ckpt_restore_terms), set by the caller. */
+  uint64_t step;    /* This step and no other; CKPT_NO_STEP: the newest. */
+  const char* from; /* As in ckpt_restore_from; `step` is CKPT_NO_STEP then. NULL: the job's own. */
+  /* Names in the checkpoint, or their beginning up to a dot or a slash, and what is registered here
+   * instead: "encoder" is "backbone". Of several rules the longest counts. */
+  const char* const* names_there;
+  const char* const* names_here;
+  size_t renamed;      /* How many names each of the two has; both may be NULL where it is 0. */
+  int32_t leaves_rest; /* Not 0: what else the checkpoint has is left, blobs too. What is registered
+                        * must be there all the same. For training that begins with the weights. */
+  int32_t reserved;    /* 0. */
+} ckpt_restore_terms;
+/* A restore on these terms. */
+CKPT_API int ckpt_restore_with(ckpt_handle* handle, const ckpt_restore_terms* terms,
+                               ckpt_restored* restored);
 /* Begins without what is stored. After a restore that failed, unless nothing was found at all,
  * saves are CKPT_INVALID_ARGUMENT until then: they would take the place of steps that may be good.
  * In mid-training it begins anew: any step may come next. All ranks call it, or none. */

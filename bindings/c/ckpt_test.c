@@ -1,8 +1,8 @@
 /* Goal:   a C program can do all that a C++ trainer can, and no mistake of it crashes the library.
  * Method: first every function with what is not allowed (NULL, unknown names, wrong numbers), then
  * a whole life in embedded mode: open, add, save, wait, close; a second life that restores from
- * storage what the first one saved; one whose tensors have another shape; and one of parts of
- * tensors. Ends with 0 when every check held.
+ * storage what the first one saved; one that restores it under other names; one whose tensors have
+ * another shape; and one of parts of tensors. Ends with 0 when every check held.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -177,6 +177,71 @@ static void second_life(const ckpt_options* options) {
   ckpt_free(handle);
 }
 
+/* Other training, which calls the weights "backbone" and wants nothing else. */
+static void life_of_terms(const char* directory, const ckpt_options* options) {
+  ckpt_handle* handle = NULL;
+  ckpt_restored restored = {.size = sizeof restored};
+  char path[256];
+  const float expected[6] = {1, 2, 3, 4, 5, 6};
+  float weights[6] = {0};
+  double rate = 0;
+  uint64_t position = 5;
+  int64_t shape[2] = {2, 3};
+  const char* there[2] = {"weights", "rate"};
+  const char* here[2] = {"backbone", "speed"};
+  ckpt_restore_terms terms = {.size = sizeof terms, .step = CKPT_NO_STEP};
+
+  snprintf(path, sizeof path, "%s/ckpt", directory);
+  CHECK(ckpt_open(options, &handle) == CKPT_OK);
+  if (handle == NULL) return;
+  CHECK(ckpt_add(handle, "backbone", weights, CKPT_DTYPE_F32, shape, 2, 0) == CKPT_OK);
+  CHECK(ckpt_add_blob(handle, "position", &position, sizeof position) == CKPT_OK);
+  CHECK(ckpt_restore_with(NULL, &terms, &restored) == CKPT_INVALID_ARGUMENT);
+  CHECK(ckpt_restore_with(handle, NULL, &restored) == CKPT_INVALID_ARGUMENT);
+  terms.size = 0;
+  CHECK(ckpt_restore_with(handle, &terms, &restored) == CKPT_INVALID_ARGUMENT);
+  CHECK(strstr(ckpt_last_error(), "ckpt_restore_with: the size field") != NULL);
+  terms.size = sizeof terms;
+  terms.renamed = 1;
+  CHECK(ckpt_restore_with(handle, &terms, &restored) == CKPT_INVALID_ARGUMENT);
+  CHECK(strstr(ckpt_last_error(), "names_there is NULL") != NULL);
+  terms.names_there = there;
+  CHECK(ckpt_restore_with(handle, &terms, &restored) == CKPT_INVALID_ARGUMENT);
+  CHECK(strstr(ckpt_last_error(), "names_here is NULL") != NULL);
+  terms.names_here = here;
+  here[0] = NULL;
+  CHECK(ckpt_restore_with(handle, &terms, &restored) == CKPT_INVALID_ARGUMENT);
+  here[0] = "backbone";
+  terms.from = path;
+  terms.step = 1;
+  CHECK(ckpt_restore_with(handle, &terms, &restored) == CKPT_INVALID_ARGUMENT); /* One of them. */
+  terms.step = CKPT_NO_STEP;
+  CHECK(ckpt_restore_with(handle, &terms, &restored) ==
+        CKPT_INVALID_ARGUMENT); /* "rate" is left. */
+  CHECK(weights[0] == 0);
+  terms.leaves_rest = 1;
+  CHECK(ckpt_restore_with(handle, &terms, &restored) == CKPT_OK);
+  CHECK(restored.step == 1);
+  CHECK(memcmp(weights, expected, sizeof weights) == 0);
+  CHECK(position == 5);
+
+  /* The job's own step, with all that it has, by two rules. */
+  memset(weights, 0, sizeof weights);
+  terms = (ckpt_restore_terms){.size = sizeof terms, .step = 1};
+  terms.names_there = there;
+  terms.names_here = here;
+  terms.renamed = 2;
+  CHECK(ckpt_add(handle, "speed", &rate, CKPT_DTYPE_F64, NULL, 0, 0) == CKPT_OK);
+  CHECK(ckpt_restore_with(handle, &terms, NULL) == CKPT_OK);
+  CHECK(memcmp(weights, expected, sizeof weights) == 0);
+  CHECK(rate == 0.25);
+  CHECK(position == 77);
+  terms.step = 9;
+  CHECK(ckpt_restore_with(handle, &terms, NULL) == CKPT_NOT_FOUND);
+  CHECK(ckpt_close(handle, 60000) == CKPT_OK);
+  ckpt_free(handle);
+}
+
 /* With tensors of another shape than what is stored. */
 static void third_life(const ckpt_options* options) {
   ckpt_handle* handle = NULL;
@@ -289,6 +354,7 @@ int main(void) {
   check_refusals(options);
   first_life(options);
   second_life(options);
+  life_of_terms(directory, options);
   third_life(options);
   snprintf(command, sizeof command, "rm -rf %s/ckpt && mkdir -m 700 %s/ckpt", directory, directory);
   CHECK(system(command) == 0);

@@ -155,6 +155,13 @@ StartDecision begin_restore(const ClusterView& view, const StartState& state, St
   return decision;
 }
 
+// Storage has no step that a rank of another number of ranks could read by itself.
+bool is_nothing_stored(const ClusterView& view, const History& history) {
+  return std::ranges::all_of(
+      view.published.value_or(std::vector<PublishedStep>{}),
+      [&](const PublishedStep& step) { return is_fenced(history, step.at); });
+}
+
 // A copy that turned out bad is no longer reported, so the next vote does without it. A copy that
 // is reported and yet cannot be fetched would be voted for without end.
 StartDecision try_again(const ClusterView& view, const StartState& state, Start start,
@@ -163,9 +170,15 @@ StartDecision try_again(const ClusterView& view, const StartState& state, Start 
   if (start.attempt < start_attempts_max) {
     ++start.attempt;
     decision = begin_restore(view, state, std::move(start), ranks);
-    if (decision.next && decision.next->outcome.is_go()) {
+    // Of a step that another number of ranks saved, the other shards are still there.
+    const bool is_of_others_without_storage =
+        decision.next && decision.next->outcome == StartOutcome::failed(Errc::unsupported) &&
+        is_nothing_stored(view, state.history);
+    if (decision.next && (decision.next->outcome.is_go() || is_of_others_without_storage)) {
       // The bad copy was the last one. "Not found" would make a trainer begin as a new job.
-      decision.next->outcome = StartOutcome::failed(Errc::corruption);
+      const bool is_away =
+          is_of_others_without_storage && failed_rank.failure_code != Errc::corruption;
+      decision.next->outcome = StartOutcome::failed(is_away ? Errc::unavailable : Errc::corruption);
       decision.next->reason =
           fmt::format("no good copy is left: rank {}: {}", failed_rank.rank, failed_rank.failure);
     }

@@ -53,7 +53,7 @@ struct RankReport {
   bool is_closing = false;
   std::vector<StepId> filling;  // Captures under way.
   std::string failure;          // For people: why `failed` or `refused`.
-  Errc failure_code{};          // The reaction to it, when `refused`.
+  Errc failure_code{};          // The reaction to it.
   bool operator==(const RankReport&) const = default;
 };
 

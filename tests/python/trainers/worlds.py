@@ -1,7 +1,9 @@
-"""Ranks of one node that divide a table by rows, and another as flat ranges; to be killed, and
-started again in any number.
+"""Ranks that divide a table by rows, and another as flat ranges; to be killed, and started again in
+any number.
 
-worlds.py RANKS END: END is "asks" (stays there before it restores), "restored" or "committed".
+worlds.py RANKS END [PLACES RUNTIME]: END is "asks" (stays there before it restores), "restored" or
+"committed". PLACES has a letter for each rank, the node it is on; the daemon of that node has its
+directory below RUNTIME. Without, all are on one node.
 """
 
 import os
@@ -28,13 +30,17 @@ def divided(length, rank, world):
     return length * rank // world, length * (rank + 1) // world
 
 
-def train(rank, world, end):
+def place_of(rank, places="", runtime=""):
+    return {"node": places[rank], "runtime_dir": f"{runtime}/{places[rank]}"} if places else {}
+
+
+def train(rank, world, end, place):
     first, last = divided(SHAPE[0], rank, world)
     begin, stop = divided(SHAPE[0] * SHAPE[1], rank, world)
     rows, flat = numpy.zeros((last - first, SHAPE[1])), numpy.zeros(stop - begin)
     arrays = [libckpt.Array("rows", rows, global_shape=SHAPE, offset=(first, 0)),
               libckpt.Array("flat", flat, global_shape=SHAPE, flat=begin)]  # fmt: skip
-    session = libckpt.init("worlds", rank=rank, world_size=world, raise_on_error=True)
+    session = libckpt.init("worlds", rank=rank, world_size=world, raise_on_error=True, **place)
     say("asks", rank)
     if end == "asks" and rank == 0:
         signal.pause()  # The others wait for it.
@@ -57,11 +63,11 @@ def train(rank, world, end):
     signal.pause()
 
 
-def main(ranks, end):
+def main(ranks, end, *places):
     for rank in range(int(ranks)):
         process = os.fork()
         if process == 0:
-            train(rank, int(ranks), end)
+            train(rank, int(ranks), end, place_of(rank, *places))
             return
         say("process", process)
     for _ in range(int(ranks)):

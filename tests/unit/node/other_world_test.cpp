@@ -68,13 +68,35 @@ TEST_CASE("other world: it begins at once behind one that closed, with its ranks
 }
 
 TEST_CASE("other world: damage in one copy is filled from another", "[unit][node]") {
+  Rules rules;
+  rules.is_frozen = GENERATE(false, true);  // With Chunks so small that they go to their places.
   Cluster cluster;
-  cluster.begin("AABB");
+  cluster.begin("AABB", rules);
   cluster.commit(Step{5});
   cluster.damage(1);
   cluster.damage(2);
-  cluster.begin("AAB");
+  cluster.begin("AAB", rules);
   cluster.check_restored(Step{5}, 4);
+}
+
+TEST_CASE("other world: damage in every copy is not served", "[unit][node]") {
+  Rules rules;
+  rules.is_frozen = GENERATE(false, true);
+  Cluster cluster;
+  cluster.begin("AABB", rules);
+  cluster.commit(Step{5});
+  cluster.damage_replicas(1);
+  cluster.damage(1);
+  cluster.ask("AAB", rules);
+  REQUIRE(cluster.pass_until([&] { return cluster.have_answers(); }));
+  for (std::size_t rank = 0; rank < 3; ++rank) REQUIRE_FALSE(cluster.rank(rank).answer->result);
+  // The second, where the first answer to come is that of a rank that found both put aside.
+  const Error error = cluster.rank(0).answer->result.error();
+  const bool is_loss = error.code() == Errc::corruption || error.code() == Errc::unavailable;
+  CAPTURE(error.message());
+  CHECK(is_loss);
+  CHECK(error.message().find("no good copy is left") != std::string::npos);
+  CHECK_FALSE(cluster.rank(0).offer);  // It wants what is damaged.
 }
 
 TEST_CASE("other world: the step stays until a newer one is committed", "[unit][node]") {
