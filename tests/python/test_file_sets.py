@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from libckpt import errors  # noqa: E402
 from libckpt.adapters.torch import _file_sets  # noqa: E402
 from libckpt.adapters.torch._file_sets import FileSets  # noqa: E402
-from libckpt.core.files import _publish_queue, _work  # noqa: E402
+from libckpt.core.files import _disk, _publish_queue, _work  # noqa: E402
 from test_publishing import cut_everywhere  # noqa: E402
 
 
@@ -57,7 +57,7 @@ def number_of(folder):
 
 
 def files(folder):
-    return _work.files_of(folder)
+    return _disk.files_of(folder)
 
 
 # --- one rank
@@ -311,7 +311,7 @@ def test_a_set_is_whole_wherever_its_publishing_ends(tmp_path, monkeypatch):
     sets = object.__new__(FileSets)
     sets._keeps_foreign = True
     sets.directory, sets.private, sets.rank = out, out / _work.PRIVATE, 0
-    sets.work = _work.Work(sets.private / "work")
+    sets.work = _work.WorkFolders(sets.private / "work")
     manifest = {"format": "libckpt-manifest", "timeline": 1, "shards": [{"members": [
         {"archive": "model.pt", "file": "rank-0.pt", "kind": "torch"}]}]}  # fmt: skip
     step = tmp_path / "step"

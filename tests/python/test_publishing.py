@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from libckpt.core.files import _work
+from libckpt.core.files import _disk
 from libckpt.transformers._folders import Folders
 from libckpt.torch._published_sets import PublishedSets
 
@@ -70,7 +70,7 @@ def test_a_set_is_whole_wherever_its_publishing_ends(tmp_path, monkeypatch):
         for name in (*names, "plain.txt"):
             (exp_dir / name).write_text("1")
         (sets.work.begin("two") / "state.json").write_text("2")
-        deleted = {name: _work.identity(exp_dir / name) for name in ("old.pt", "plain.txt")}
+        deleted = {name: _disk.identity(exp_dir / name) for name in ("old.pt", "plain.txt")}
         sets.work.note("two", {"step": 1, "deleted": deleted})
 
     def publish():
@@ -117,6 +117,32 @@ def test_a_folder_is_whole_wherever_its_publishing_ends(tmp_path, monkeypatch):
     assert cut_everywhere(monkeypatch, prepare, publish, check) > 5
 
 
+def test_a_folder_that_takes_the_place_of_another_is_one_or_the_other(tmp_path, monkeypatch):
+    """Also after a second end of the process: the old one does not come back."""
+    folders = Folders(tmp_path / "output")
+
+    def prepare():
+        shutil.rmtree(tmp_path / "output", ignore_errors=True)
+        (tmp_path / "member").write_text("new")
+        folders.path(5).mkdir(parents=True)
+        for name in ("config.json", "optimizer.pt"):
+            (folders.path(5) / name).write_text("old")
+        folder = folders.work.begin("5") / "checkpoint-5"
+        folder.mkdir()
+        (folder / "config.json").write_text("new")
+        folders.work.note("5", {"step": 1})
+
+    def publish():
+        for name, _ in folders.work.noted():
+            folders.publish(int(name), {"optimizer.pt": tmp_path / "member"})
+
+    def check(is_done=False):
+        texts = {file.read_text() for file in folders.path(5).iterdir()}
+        assert texts == {"new"} or (texts == {"old"} and not is_done)
+
+    assert cut_everywhere(monkeypatch, prepare, publish, check) > 5
+
+
 def test_rotation_keeps_the_newest_and_the_best(tmp_path):
     folders = Folders(tmp_path)
     for number in (1, 2, 3, 4, 10):
@@ -135,5 +161,5 @@ def test_where_there_are_no_hard_links_files_are_copied(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "link", refuse)
     (tmp_path / "a").write_text("x")
-    _work.link_or_copy(tmp_path / "a", tmp_path / "b")
+    _disk.link_or_copy(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b").read_text() == "x"

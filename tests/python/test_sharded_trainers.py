@@ -17,7 +17,7 @@ pytest.importorskip("deepspeed")
 
 from test_transformers import first_step, folders, results, run  # noqa: E402
 
-from libckpt.core.files._work import files_of  # noqa: E402
+from libckpt.core.files._disk import files_of  # noqa: E402
 from libckpt.transformers._folders import problem_of  # noqa: E402
 
 STEPS = 20

@@ -125,7 +125,8 @@ class State:
         return None
 
     def _skip_first_batches(self, stock, dataloader, num_batches=0):
-        return self._memory.place.resumed(stock(dataloader, num_batches), dataloader, num_batches)
+        skipping = stock(dataloader, num_batches)
+        return self._memory.position.resumed(skipping, dataloader, num_batches)
 
     def _end_training(self, stock):
         self.settle()

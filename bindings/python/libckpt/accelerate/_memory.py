@@ -5,7 +5,7 @@ import logging
 
 from libckpt import errors
 from libckpt._init import init
-from libckpt.accelerate._place import Place
+from libckpt.accelerate._position import Position
 from libckpt.core import _resuming
 from libckpt.rng import RNG
 
@@ -20,7 +20,7 @@ class Memory:
     def __init__(self, accelerator, job, overlap, options):
         self._accelerator, self._overlap = accelerator, overlap
         self._guarded = []
-        self.place = Place(accelerator)
+        self.position = Position(accelerator)
         self.step = -1  # That was captured or restored last.
         self._ticket = None  # The newest capture's.
         self.session = None
@@ -64,7 +64,7 @@ class Memory:
         items = {f"{kind}_{i}": item for kind, all_ in kinds.items() for i, item in enumerate(all_)}
         if accelerator.scaler is not None:
             items["scaler"] = accelerator.scaler
-        return {**items, "rng": RNG(), "place": self.place}
+        return {**items, "rng": RNG(), "place": self.position}
 
     def newest(self):
         """The newest step in memory, which is in the objects now. None: there is no step, or
@@ -92,12 +92,12 @@ class Memory:
     def take(self, restored):
         """Training goes on from this step."""
         self.step = restored.step
-        self.place.take()
+        self.position.take()
 
     def go_on_from(self, step):
         """Training goes on from elsewhere, whatever memory has."""
         self.step = step
-        self.place.forget()
+        self.position.forget()
         if self.session is None:
             return
         try:

@@ -35,7 +35,7 @@ class Deadline:
         return datetime.timedelta(seconds=self.left())
 
 
-class Place:
+class LocalDaemon:
     """Where this process's daemon is, and with which options its jobs are opened."""
 
     def __init__(self, options, allow_pickle):
@@ -80,18 +80,18 @@ class Place:
 class Sending:
     """The sending of one state to one receiver."""
 
-    def __init__(self, place, name, ask, deadline):
-        self._place, self._ask, self._deadline = place, ask, deadline
+    def __init__(self, daemon, name, ask, deadline):
+        self._daemon, self._ask, self._deadline = daemon, ask, deadline
         self.job = f"{name}.{secrets.token_hex(8)}"
         nodes = [f"{ask['node']}@{ask['address']}:{ask['port']}"]
-        if place.node != ask["node"]:
-            nodes.insert(0, f"{place.node}@{place.address(ask['address'])}:{place.port}")
+        if daemon.node != ask["node"]:
+            nodes.insert(0, f"{daemon.node}@{daemon.address(ask['address'])}:{daemon.port}")
         self.words = {"job": self.job, "nodes": nodes, "secret": secrets.token_hex(32)}
         self._session = None
 
     def capture(self, step, state, words):
         """False: the receiver gave up. When it returns, the state may change."""
-        self._session = self._place.open(0, self.words, self._deadline)
+        self._session = self._daemon.open(0, self.words, self._deadline)
         self._session.prepare({"state": state})  # Fails if the state cannot be captured.
         words.say(self._ask["id"], "job", **self.words)
         if "failed" in words.hear(self._ask["id"], "ready", _soon(self._deadline)):
@@ -113,42 +113,42 @@ class Sending:
             told = {"failed": str(error)}
         self._session.abandon()
         if level == "replicated" or told:
-            self._place.drop(self.job)  # On one node the receiver does it.
+            self._daemon.drop(self.job)  # On one node the receiver does it.
         words.say(self._ask["id"], "end", **told)
 
     def give_up(self):
         if self._session is not None:
             self._session.abandon()
-        self._place.drop(self.job)
+        self._daemon.drop(self.job)
 
 
-def receive(place, store, name, step, deadline):
+def receive(daemon, store, name, step, deadline):
     """The state; None: it comes another way, as the sender says. Raises CheckpointError."""
     words = {}
     try:
         words = store.hear(name, "job", deadline)
         if "job" not in words:
             return None
-        end = _take_part(place, store, name, step, words, deadline)
+        end = _take_part(daemon, store, name, step, words, deadline)
         if "stock" in end:
             return None
         if "failed" in end:
             raise errors.Unavailable(f"receive step {step}: the sender failed: {end['failed']}")
-        session = place.open_alone(words, deadline)
+        session = daemon.open_alone(words, deadline)
         try:
             return session.restore(step=step).items["state"]
         finally:
             session.abandon()
     finally:
         if "job" in words:
-            place.drop(words["job"])
+            daemon.drop(words["job"])
         store.say(name, "done")
 
 
-def _take_part(place, store, name, step, words, deadline):
+def _take_part(daemon, store, name, step, words, deadline):
     """Rank 1's part of the job; returns how that of rank 0 ended."""
     try:
-        session = place.open(1, words, deadline)
+        session = daemon.open(1, words, deadline)
     except errors.CheckpointError as error:
         store.say(name, "ready", failed=str(error))
         raise

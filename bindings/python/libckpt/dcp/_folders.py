@@ -10,15 +10,15 @@ import dataclasses
 import logging
 import os
 import pathlib
-import secrets
 import shutil
 import time
 
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.metadata import StorageMeta
 
-from libckpt import _native, errors
-from libckpt.core.files._work import PRIVATE, files_of, link_or_copy, sync, sync_tree
+from libckpt import errors
+from libckpt.core.files import _disk
+from libckpt.core.files._work import PRIVATE
 
 logger = logging.getLogger("libckpt")
 
@@ -61,24 +61,16 @@ class Folder:
         self._writer.finish(metadata, results)
         if self._target.is_dir():
             self._keep_foreign()
-        sync_tree(self._work)
-        if not self._target.exists():
-            os.rename(self._work, self._target)
-        elif not _native.exchange(str(self._work), str(self._target)):
-            aside = self._work.with_name(f"{self._work.name}-{secrets.token_hex(4)}")
-            os.rename(self._target, aside)
-            os.rename(self._work, self._target)
-            shutil.rmtree(aside, ignore_errors=True)
-        sync(self._target.parent)
+        _disk.sync_tree(self._work)
+        _disk.swap_in(self._work, self._target)
         shutil.rmtree(self._work, ignore_errors=True)  # An older one.
         logger.info("libckpt: %s is complete", self._target)
 
     def _keep_foreign(self):
         """Files that are not DCP's, in the folder that is replaced, stay."""
-        for file in files_of(self._target):
-            if not file.endswith(OF_DCP) and not os.path.lexists(self._work / file):
-                (self._work / file).parent.mkdir(parents=True, exist_ok=True)
-                link_or_copy(self._target / file, self._work / file)
+        names = [name for name in _disk.files_of(self._target) if not name.endswith(OF_DCP)]
+        foreign = {name: self._target / name for name in names}
+        _disk.add_missing(foreign, self._work, _disk.link_or_copy)
 
     def _drop_abandoned(self):
         """Removes the folders that killed runs left."""

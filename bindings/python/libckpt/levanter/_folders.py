@@ -12,7 +12,8 @@ import pathlib
 import secrets
 import shutil
 
-from libckpt.core.files import _work
+from libckpt.core.files import _disk
+from libckpt.core.files._work import PRIVATE
 
 logger = logging.getLogger("libckpt")
 
@@ -45,19 +46,15 @@ def discover(path, max_step=None):
 def publish(source, target, metadata):
     """The files of the checkpoint `source` as the folder `target`; its metadata comes last."""
     source, target = pathlib.Path(source), pathlib.Path(target)
-    whole = _aside(target, "whole")
+    whole = target.parent / PRIVATE / f"whole-{secrets.token_hex(4)}"
     whole.mkdir(parents=True)
-    for name in _work.files_of(source):
-        _work.bring(source / name, whole / name)
-    _work.sync_tree(whole)
+    for name in _disk.files_of(source):
+        _disk.bring(source / name, whole / name)
+    _disk.sync_tree(whole)
     remove(target)
     os.rename(whole, target)
-    aside = target / f".{METADATA}"
-    aside.write_text(json.dumps(metadata))
-    _work.sync(aside)
-    os.rename(aside, target / METADATA)
-    _work.sync(target)
-    _work.sync(target.parent)
+    _disk.replace_text(target / METADATA, json.dumps(metadata))
+    _disk.sync(target.parent)
     logger.info("libckpt: %s is complete", target)
 
 
@@ -66,13 +63,5 @@ def remove(folder):
     folder = pathlib.Path(folder)
     if not (folder / "manifest.json").is_file():
         return
-    aside = _aside(folder, "trash")
-    aside.parent.mkdir(parents=True, exist_ok=True)
-    os.rename(folder, aside)
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(_disk.set_aside(folder, folder.parent / PRIVATE / "trash"), ignore_errors=True)
     logger.info("libckpt: %s is deleted", folder)
-
-
-def _aside(folder, kind):
-    """A name on the same file system that no reader looks at."""
-    return folder.parent / _work.PRIVATE / f"{kind}-{secrets.token_hex(4)}"

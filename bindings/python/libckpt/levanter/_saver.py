@@ -9,7 +9,7 @@ import time
 
 from libckpt import errors
 from libckpt.core.files import _publish_queue
-from libckpt.core.files._work import PRIVATE, Work
+from libckpt.core.files._work import PRIVATE, WorkFolders
 from libckpt.jax import _capture
 from libckpt.levanter import _folders
 
@@ -18,7 +18,7 @@ class Saver:
     def __init__(self, base, temporary_base, keep_temporary, deletes_old, rank, world_size):
         self._base, self._temporary_base = pathlib.Path(base), pathlib.Path(temporary_base)
         self._private = self._base / PRIVATE
-        self._work = Work(self._private / "work")
+        self._work = WorkFolders(self._private / "work")
         self._keep = keep_temporary
         self._temporary = []  # Folders of this run, the oldest first, and one from before.
         job = _publish_queue.job_of("levanter", self._base.name, self._base)

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from libckpt import errors
 from libckpt.core import _settings
-from libckpt.core.files import _work
+from libckpt.core.files import _disk
 from libckpt.lightning import _files
 from libckpt.lightning._framework import TorchCheckpointIO
 
@@ -33,7 +33,7 @@ class CheckpointIO(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint, path, storage_options=None):
         local = self._local(path)
-        if local is None or storage_options is not None or not _work.can_place(local):
+        if local is None or storage_options is not None or not _disk.can_place(local):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
         try:

@@ -13,7 +13,7 @@ import time
 
 from libckpt import errors
 from libckpt.adapters.torch._members import TorchMember
-from libckpt.core.files import _publish_queue, _work
+from libckpt.core.files import _disk, _publish_queue, _work
 
 logger = logging.getLogger("libckpt")
 
@@ -27,7 +27,7 @@ class Files:
         self._directory = pathlib.Path(directory)
         private = self._directory / _work.PRIVATE
         self._steps = private / "lightning"
-        self.work = _work.Work(private / "lightning-work")
+        self.work = _work.WorkFolders(private / "lightning-work")
         self._queue = None
 
     def finish(self):
@@ -44,7 +44,7 @@ class Files:
             _, files = _publish_queue.await_step(self._steps, facts["step"], ends)
             is_there = files is not None
             if is_there:
-                _work.place(files[FILE], path)
+                _disk.place(files[FILE], path)
         self.work.drop_all()
 
     def save(self, checkpoint, path):
@@ -97,7 +97,7 @@ class _Place:
                 self.paths[0],
             )
         else:
-            _work.place(files[FILE], self.paths[0])
+            _disk.place(files[FILE], self.paths[0])
             logger.info("libckpt: %s is complete", self.paths[0])
         self._work.drop(self._name)
 

@@ -20,7 +20,7 @@ import torch
 
 from libckpt import errors
 from libckpt.adapters.torch._members import TorchMember
-from libckpt.core.files import _publish_queue, _unsaved, _work
+from libckpt.core.files import _disk, _publish_queue, _unsaved, _work
 from libckpt.torch import _block, _published_sets, _queues
 from libckpt.torch._block import Folder, checkpoint
 
@@ -58,7 +58,7 @@ def save(content, path, *arguments, **options):
     if arguments or options or not is_path or _block.is_running():
         return torch.save(content, path, *arguments, **options)
     path = pathlib.Path(os.path.realpath(path))
-    if not _work.can_place(path):
+    if not _disk.can_place(path):
         _publish_queue.settle(wait=True)
         return torch.save(content, path)
     with _publish_queue.turn():
@@ -81,7 +81,7 @@ def _save_to(path, content):
     _publish_queue.settle(wait=True)
     aside = path.with_name(f".{path.name}.stock")
     torch.save(content, aside)
-    _work.place(aside, path)
+    _disk.place(aside, path)
     aside.unlink()
     return None
 
@@ -95,7 +95,7 @@ class _PlaceFile:
         self.paths = [path]
 
     def __call__(self, step_directory, files):
-        _work.place(files[FILE], self._path)
+        _disk.place(files[FILE], self._path)
         shutil.rmtree(step_directory, ignore_errors=True)
 
 

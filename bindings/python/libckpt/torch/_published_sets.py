@@ -15,8 +15,8 @@ import os
 import pathlib
 import shutil
 
-from libckpt.core.files._work import PRIVATE, Work, bring, files_of, identity, link_or_copy
-from libckpt.core.files._work import sync, sync_tree
+from libckpt.core.files._disk import bring, files_of, identity, link_or_copy, sync, sync_tree
+from libckpt.core.files._work import PRIVATE, WorkFolders
 
 KEPT = 2  # The current one, and the one before for its readers.
 
@@ -25,7 +25,7 @@ class PublishedSets:
     def __init__(self, directory):
         self.directory = pathlib.Path(directory)
         self.private = self.directory / PRIVATE
-        self.work = Work(self.private / "work")
+        self.work = WorkFolders(self.private / "work")
         self.sets = self.private / "sets"
         self.current = self.private / "current"
 

@@ -15,7 +15,7 @@ import os
 import pathlib
 import shutil
 
-from libckpt.core.files import _work
+from libckpt.core.files import _disk
 
 
 class Staging:
@@ -33,7 +33,7 @@ class Staging:
 
     def names(self):
         """The names that the set has from this block."""
-        return {*self.objects, *_work.files_of(self.folder)}
+        return {*self.objects, *_disk.files_of(self.folder)}
 
     def facts(self):
         """The facts that publishing needs besides the files, as plain data."""
@@ -140,7 +140,7 @@ class Staging:
         there."""
         self.deleted[name] = None
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            self.deleted[name] = _work.identity(self.directory / name)
+            self.deleted[name] = _disk.identity(self.directory / name)
 
     def rmdir(self, name):
         live, aside = self.directory / name, self.folder / name
@@ -188,7 +188,7 @@ class Staging:
             path = self.to_read(source)
             self._clear(target)
             if path is None:
-                _work.link_or_copy(self.directory / source, self.folder / target)
+                _disk.link_or_copy(self.directory / source, self.folder / target)
             else:
                 os.rename(path, self.folder / target)
         if self._is_there(source):
@@ -206,8 +206,8 @@ class Staging:
 
     def _files_of(self, name):
         """All files below the folder as the block sees it, relative to it."""
-        live = [os.path.join(name, file) for file in _work.files_of(self.directory / name)]
-        staged = [os.path.join(name, file) for file in _work.files_of(self.folder / name)]
+        live = [os.path.join(name, file) for file in _disk.files_of(self.directory / name)]
+        staged = [os.path.join(name, file) for file in _disk.files_of(self.folder / name)]
         objects = [other for other in self.objects if other.startswith(name + os.sep)]
         found = {*staged, *objects, *(file for file in live if not self._is_gone(file))}
         return sorted(os.path.relpath(file, name) for file in found)

@@ -43,12 +43,12 @@ class Transport(CheckpointTransport):
         options = {"node": node, "interface": interface, "port": port, "daemon_path": daemon_path,
                    "runtime_dir": runtime_dir, "memory_budget": memory_budget}  # fmt: skip
         self._stock = HTTPTransport(timeout or TIMEOUT, num_chunks)
-        self._place = _transfer.Place(options, allow_pickle)
+        self._daemon = _transfer.LocalDaemon(options, allow_pickle)
         self._wants_stock = self._is_off()  # From a failure on, too.
         self._asks = None if self._wants_stock else Asks()
         self._serving = None  # The state on offer now.
         self._sender = None if self._wants_stock else _serving.Sender(
-            name, self._asks, self._place, self._stock
+            name, self._asks, self._daemon, self._stock
         )  # fmt: skip
 
     def _is_off(self):
@@ -111,11 +111,12 @@ class Transport(CheckpointTransport):
         return state
 
     def _receive(self, told, src_rank, step, deadline):
-        host, place = urlsplit(told["stock"]).hostname, self._place
+        host, daemon = urlsplit(told["stock"]).hostname, self._daemon
+        address = daemon.address(host)
         store = Store(host, told["port"], deadline)
-        name = store.ask(step=step, node=place.node, port=place.port, address=place.address(host),
+        name = store.ask(step=step, node=daemon.node, port=daemon.port, address=address,
                          wants_stock=self._wants_stock)  # fmt: skip
-        state = _transfer.receive(place, store, name, step, deadline)
+        state = _transfer.receive(daemon, store, name, step, deadline)
         if state is None:
             return self._stock.recv_checkpoint(src_rank, told["stock"], step, deadline.delta())
         return _plain_distributed.from_plain(state)

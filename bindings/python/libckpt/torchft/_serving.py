@@ -18,13 +18,13 @@ logger = logging.getLogger("libckpt")
 class Sender:
     """Sends the states of one transport."""
 
-    def __init__(self, name, asks, place, stock):
-        self._name, self.asks, self._place, self.stock = name, asks, place, stock
+    def __init__(self, name, asks, daemon, stock):
+        self._name, self.asks, self._daemon, self.stock = name, asks, daemon, stock
         self._threads = []  # Those that wait for what a daemon sends.
 
     def send(self, ask, step, state, deadline):
         """False: stock is to send it."""
-        sending = _transfer.Sending(self._place, self._name, ask, deadline)
+        sending = _transfer.Sending(self._daemon, self._name, ask, deadline)
         try:
             if not sending.capture(step, _plain_distributed.to_plain(state), self.asks.words):
                 return True

@@ -6,17 +6,15 @@
 
 import json
 import logging
-import os
 import pathlib
 import re
-import secrets
 import shutil
 import zipfile
 
 import safetensors
 
-from libckpt import _native
-from libckpt.core.files._work import PRIVATE, Work, bring, sync, sync_tree
+from libckpt.core.files import _disk
+from libckpt.core.files._work import PRIVATE, WorkFolders
 
 logger = logging.getLogger("libckpt")
 
@@ -28,7 +26,7 @@ class Folders:
     def __init__(self, output):
         self.output = pathlib.Path(output)
         self.private = self.output / PRIVATE
-        self.work = Work(self.private / "work")
+        self.work = WorkFolders(self.private / "work")
 
     def path(self, number):
         return self.output / f"checkpoint-{number}"
@@ -41,29 +39,22 @@ class Folders:
             self.work.drop(name)
             return
         for member, file in members.items():
-            bring(file, folder / member)
-        sync_tree(folder)
+            _disk.bring(file, folder / member)
         path = self.path(number)
-        if path.exists():
-            self._exchange(folder, path)
-        else:
-            os.rename(folder, path)
-        sync(self.output)
+        if path.exists():  # Saved before, or begun by the just-in-time checkpoint.
+            # Killed behind the exchange, the next run finds what was collected, and not what was
+            # replaced.
+            whole = self.work.folder(name) / "whole"
+            shutil.rmtree(whole, ignore_errors=True)
+            folder = shutil.copytree(folder, whole, symlinks=True,
+                                     copy_function=_disk.link_or_copy)  # fmt: skip
+        _disk.sync_tree(folder)
+        _disk.swap_in(folder, path)
         self.work.drop(name)
-
-    def _exchange(self, folder, path):
-        """One was there: saved before, or begun by the just-in-time checkpoint."""
-        if not _native.exchange(str(folder), str(path)):
-            self.remove(path)
-            os.rename(folder, path)
 
     def remove(self, path):
         """It vanishes at once, and is deleted afterwards."""
-        trash = self.private / "trash"
-        trash.mkdir(parents=True, exist_ok=True)
-        aside = trash / f"{path.name}-{secrets.token_hex(4)}"
-        os.rename(path, aside)
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(_disk.set_aside(path, self.private / "trash"), ignore_errors=True)
 
     def rotate(self, limit, best, remove):
         """Removes the oldest beyond the limit by `remove(path)`; the newest and the best stay."""

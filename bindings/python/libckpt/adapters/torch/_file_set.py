@@ -9,8 +9,7 @@ import shutil
 from libckpt import errors
 from libckpt.adapters.torch._members import TorchMember
 from libckpt.adapters.torch._safetensors import METADATA, is_storable
-from libckpt.core.files import _publish_queue
-from libckpt.core.files._work import sync, sync_tree
+from libckpt.core.files import _disk, _publish_queue
 
 logger = logging.getLogger("libckpt")
 
@@ -100,8 +99,8 @@ class FileSet:
                 logger.error("libckpt: %s does not come: %s", self, error)
 
     def _capture(self, members):
-        sync_tree(self._folder)
-        sync(self._folder.parent)
+        _disk.sync_tree(self._folder)
+        _disk.sync(self._folder.parent)
         self._sets._queue.capture_as(self.step, {MARK: self.name, **members})
 
     def _told(self, what):

@@ -21,14 +21,13 @@ import logging
 import os
 import pathlib
 import re
-import secrets
 import shutil
 import time
 
-from libckpt import _native, errors
+from libckpt import errors
 from libckpt.adapters.torch._file_set import FileSet
-from libckpt.core.files import _publish_queue, _storage
-from libckpt.core.files._work import PRIVATE, Work, bring, files_of, link_or_copy, sync, sync_tree
+from libckpt.core.files import _disk, _publish_queue, _storage
+from libckpt.core.files._work import PRIVATE, WorkFolders
 
 logger = logging.getLogger("libckpt")
 
@@ -51,7 +50,7 @@ class FileSets:
         self.rank, self.world_size = rank, world_size
         self.private = self.directory / PRIVATE / area
         self._keeps_foreign = keeps_foreign
-        self.work = Work(self.private / "work")
+        self.work = WorkFolders(self.private / "work")
         if rank == 0:
             self._finish()
         job = _publish_queue.job_of(kind, self.directory.name, self.directory / area)
@@ -116,30 +115,21 @@ class FileSets:
         shards = _storage.read_manifest(path)["shards"] if path is not None else []
         for rank in range(facts["ranks"]):
             own = folder / f"rank-{rank}"
-            found = {file: own / file for file in files_of(own)}
+            found = {file: own / file for file in _disk.files_of(own)}
             captured = _storage.archive_files(shards[rank]) if shards else {}
             if shards and rank == 0 and facts.get("tensors"):
                 captured[facts["tensors"]] = _storage.tensor_file(shards[0])
             found |= {member: path / file for member, file in captured.items()}
-            for file, source in sorted(found.items()):
-                if not os.path.lexists(whole / file):  # The first of several ranks gives it.
-                    (whole / file).parent.mkdir(parents=True, exist_ok=True)
-                    bring(source, whole / file)
-        names = files_of(whole)
+            _disk.add_missing(found, whole, _disk.bring)  # The first of several ranks gives it.
+        names = _disk.files_of(whole)
         target = self.directory / name
         if target.is_dir() and self._keeps_foreign:
             self._keep_foreign(name, target, whole)
-        sync_tree(whole)
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(whole, target)
-        elif not _native.exchange(str(whole), str(target)):
-            os.rename(target, folder / f"before-{secrets.token_hex(4)}")
-            os.rename(whole, target)
-        sync(target.parent)
-        _replace_text(self.private / "sets" / f"{name}.json", json.dumps(names))
+        _disk.sync_tree(whole)
+        _disk.swap_in(whole, target)
+        _disk.replace_text(self.private / "sets" / f"{name}.json", json.dumps(names))
         for tracker, text in facts["trackers"].items():
-            _replace_text(self.directory / tracker, text)
+            _disk.replace_text(self.directory / tracker, text)
         self._drop_up_to(step)
         logger.info("libckpt: %s is complete", target)
 
@@ -155,21 +145,16 @@ class FileSets:
         ours = set()
         with contextlib.suppress(OSError, ValueError):  # Another program made it.
             ours = set(json.loads((self.private / "sets" / f"{name}.json").read_text()))
-        for file in files_of(target):
-            if file not in ours and not os.path.lexists(whole / file):
-                (whole / file).parent.mkdir(parents=True, exist_ok=True)
-                link_or_copy(target / file, whole / file)
+        names = [file for file in _disk.files_of(target) if file not in ours]
+        foreign = {file: target / file for file in names}
+        _disk.add_missing(foreign, whole, _disk.link_or_copy)
 
     def remove(self, name):
         """Removes a set that was published here; it vanishes at once. Returns whether it was."""
         target, record = self.directory / name, self.private / "sets" / f"{name}.json"
         if not (NAME.match(name) and record.is_file() and target.is_dir()):
             return False
-        trash = self.private / "trash"
-        trash.mkdir(exist_ok=True)
-        aside = trash / secrets.token_hex(8)
-        os.rename(target, aside)
-        sync(target.parent)
+        aside = _disk.set_aside(target, self.private / "trash")
         record.unlink()
         shutil.rmtree(aside, ignore_errors=True)
         logger.info("libckpt: %s is deleted", target)
@@ -179,12 +164,3 @@ class FileSets:
 def options_of_place(options):
     """Those of a session that hold for file sets beside it, too."""
     return {name: options[name] for name in OF_PLACE if name in options}
-
-
-def _replace_text(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.libckpt")
-    aside.write_text(text)
-    sync(aside)
-    os.rename(aside, path)
-    sync(path.parent)

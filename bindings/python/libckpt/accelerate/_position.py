@@ -1,4 +1,4 @@
-"""Place: where training stands in its data, so that it goes on with the very next batch.
+"""Position: where training stands in its data, so that it goes on with the very next batch.
 
 An epoch's order is drawn when its iteration begins: from a generator, or from torch's own one. So
 the state that they had then is kept. When `skip_first_batches` makes the loader that goes on in the
@@ -12,7 +12,7 @@ from accelerate.data_loader import DataLoaderShard
 from libckpt.rng import RNG
 
 
-class Place:
+class Position:
     """An item: a state, and what to do with one that was restored."""
 
     def __init__(self, accelerator):
@@ -95,8 +95,9 @@ class Place:
             loader.load_state_dict(saved["stateful"])
 
 
-def _watch(loader, place, number, owner=None, begun=None, rng=None):
-    """Tells the place when an iteration of this loader begins. `rng`: what its first batch leaves.
+def _watch(loader, position, number, owner=None, begun=None, rng=None):
+    """Notifies the position when an iteration of this loader begins. `rng`: what its first batch
+    leaves.
 
     accelerate's loaders ask their own `base_dataloader` for an iterator, one batch ahead.
     """
@@ -108,7 +109,7 @@ def _watch(loader, place, number, owner=None, begun=None, rng=None):
 
     def iterate():
         nonlocal begun, rng
-        place.begins(number, owner or loader, begun)
+        position.begins(number, owner or loader, begun)
         kept, begun, rng = rng, None, None  # Once.
         yield from stock() if kept is None else _leaving(stock(), first, kept)
 
