@@ -54,6 +54,7 @@ struct ClusterView {
   LastLookState last_look = LastLookState::there;
   std::string unreadable;             // Why storage cannot be read; empty: it can.
   std::string history_lost;           // Why abandoned steps are not known; empty: they are.
+  std::string overtaken;              // By whom steps in memory were given up; empty: by nobody.
   std::vector<std::string> expected;  // Live nodes, and those that may still come.
   // Live nodes that have not reported to this coordinator yet: their holdings are not known.
   std::vector<std::string> unreported;

@@ -97,8 +97,8 @@ bool Coordinator::decide_all(const ClusterView& view, Time now) {
   notice_new_trainers(view);
   const bool was_final = std::exchange(is_final_, is_flush_wanted(view));
   if (is_final_ && !was_final) forget_flush_pause();  // Somebody waits for it from here on.
-  decide_flush(view, now);  // Step 5.
-  decide_end(view);         // Step 6.
+  decide_flush(view, now);                            // Step 5.
+  decide_end(view);                                   // Step 6.
   describe(view, now);
   if (decree_ == before) return false;
   ++decree_.sequence;

@@ -382,6 +382,7 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
     if (damaged_steps > 0) {
       result.reason += fmt::format("; {}, passed by", describe_damage(damaged_steps));
     }
+    if (!view.overtaken.empty()) result.reason += "; " + view.overtaken;
   } else {
     explain_failure(result, other_worlds, view, rules, damaged_steps);
   }

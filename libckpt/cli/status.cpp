@@ -37,6 +37,12 @@ std::string step_text(const Json& object, const char* member) {
   return fmt::format("step {} (timeline {})", number_in(at, "step"), number_in(at, "timeline"));
 }
 
+// The daemon has looked, and some place did not answer.
+bool is_away(const Json& job) {
+  const Json reached = job.value("storage_reached", Json());
+  return reached.is_boolean() && !reached.get<bool>();
+}
+
 // Describes the job's loss if this node dies.
 std::string loss_of(const Json& job, const std::string& node) {
   for (const Json& loss : list_in(job, "if_node_died")) {
@@ -51,7 +57,9 @@ std::string loss_of(const Json& job, const std::string& node) {
     if (from.empty() && steps == "0") return "nothing to lose yet";
     const std::string lost = counted(steps, "step") + " lost";
     if (from.empty()) return lost + ": nothing could be restored";
-    return fmt::format("{}: goes on from {}", lost, then);
+    const bool is_doubted = flag_in(loss, "from_storage") && is_away(job);
+    return fmt::format("{}: goes on from {}{}", lost, then,
+                       is_doubted ? ", which was not reached now" : "");
   }
   return "-";
 }
@@ -179,8 +187,10 @@ std::string second_place_of(const Json& job) {
   const std::string copying = object_in(place, "copying").empty()
                                   ? ""
                                   : fmt::format(", gets {}", step_text(place, "copying"));
-  return fmt::format("  second place: {} ({}), has {}{}\n", printable(text_in(place, "directory")),
-                     printable(text_in(place, "pace")), step_text(place, "newest"), copying);
+  const std::string has = text_in(place, "trouble") == "-" ? "has " + step_text(place, "newest")
+                                                           : std::string("was not reached");
+  return fmt::format("  second place: {} ({}), {}{}\n", printable(text_in(place, "directory")),
+                     printable(text_in(place, "pace")), has, copying);
 }
 
 // Of declared tensors, in the first step that was stored.
@@ -219,7 +229,7 @@ std::string describe(const Json& job) {
       fmt::format("\njob {}: node {}, {}\n  committed {}, on storage {}\n  directory: {}\n",
                   printable(text_in(job, "job")), printable(text_in(job, "node")),
                   counted(number_in(job, "world_size"), "rank"), step_text(job, "committed"),
-                  step_text(job, "durable"),
+                  step_text(job, "durable") + (is_away(job) ? " when last seen" : ""),
                   job.value("directory", Json()).is_string() ? printable(text_in(job, "directory"))
                                                              : "none, memory only");
   text += second_place_of(job);

@@ -19,6 +19,7 @@ constexpr std::size_t offers_max = 16;
 LinkView::Released LinkView::lose(const std::string& reason) {
   CKPT_ASSERT(!is_over());
   if (phase == Phase::attached) ++counters.daemon_restarts;
+  was_attached = was_attached || phase == Phase::attached;
   phase = Phase::away;
   end = Error(Errc::unavailable, reason);
   counters.last_error = reason;
@@ -95,7 +96,9 @@ RestoreProgress LinkView::restore_progress() const {
 
 std::string LinkView::delays() const {
   std::string text;
-  if (phase == Phase::away) text += "; the daemon is away: " + end->text();
+  // A daemon that was never attached may be there, and refuse.
+  const char* const what = was_attached ? "the daemon is away" : "the last try failed";
+  if (phase == Phase::away) text += fmt::format("; {}: {}", what, end->text());
   if (!waiting.empty()) text += "; it waits: " + waiting;
   if (const std::string trouble = degraded(); !trouble.empty()) text += "; " + trouble;
   return text;

@@ -74,8 +74,9 @@ struct LinkView {
   void check_invariants() const;
 
   Phase phase = Phase::connecting;
-  std::optional<Error> end;  // Why it ended, or why it is away.
-  int process = 0;           // The last daemon that took our connection.
+  bool was_attached = false;  // Before it was lost.
+  std::optional<Error> end;   // Why it ended, or why it is away.
+  int process = 0;            // The last daemon that took our connection.
   SessionIdentity identity;
 
   SessionSlots slots;

@@ -18,6 +18,8 @@ namespace {
 
 constexpr Duration hello_time = std::chrono::seconds(10);
 constexpr Duration answer_time = std::chrono::seconds(30);
+// Whoever asks for the status waits so long for storage.
+constexpr Duration look_time = std::chrono::seconds(3);
 // A tool that reads a step may write slowly, or stand still for a while.
 constexpr Duration reading_time = std::chrono::minutes(10);
 // The kernel needs some time to take apart a process with much pinned memory.
@@ -283,6 +285,12 @@ Task<void> ControlServer::lend(Connection connection, std::shared_ptr<StepLender
 
 Task<control::Answer> ControlServer::answer_to(control::Message question) {
   control::Answer answer;
+  const bool tells_of_storage = std::holds_alternative<control::AskStatus>(question) ||
+                                std::holds_alternative<control::AskRecover>(question);
+  if (tells_of_storage) {
+    const Time deadline = clock_.after(look_time);
+    (void)co_await engine_.look_at_storage(deadline);  // Without it, the answer says what is known.
+  }
   if (std::holds_alternative<control::AskStatus>(question)) {
     answer.json = control_.status_json();
   } else if (const auto* recover = std::get_if<control::AskRecover>(&question)) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "agree/overtaken.hpp"
 #include "agree/timelines.hpp"
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
@@ -162,8 +163,16 @@ void Agreement::build_report(bool is_flush_wanted) {
   report_ = std::move(report);
 }
 
+// Steps that it abandons are freed, and no later vote could say what became of them.
 void Agreement::learn(const format::Timelines& stored) {
-  facts_.history = agree::merge(facts_.history, stored.history);
+  agree::History merged = agree::merge(facts_.history, stored.history);
+  std::string overtaken = agree::describe_overtaken(view(), facts_.history, merged);
+  if (!overtaken.empty()) {
+    log_warning("job={} {}", facts_.shape.job, overtaken);
+    overtaken_ = std::move(overtaken);
+    overtaken_since_ = agree::newest_timeline(merged);
+  }
+  facts_.history = std::move(merged);
   facts_.restore_counts = agree::fill_in(facts_.restore_counts, stored.restore_counts);
 }
 
@@ -175,6 +184,7 @@ const agree::ClusterView& Agreement::view() const {
   view.last_look = facts_.last_look;
   view.unreadable = storage_.unreadable();
   view.history_lost = storage_.history_lost();
+  view.overtaken = overtaken_;
   view.expected.clear();
   view.unreported.clear();
   view.all_live = true;
@@ -329,6 +339,8 @@ bool Agreement::adopt(const format::Decree& decree) {
   facts_.decree = decree;
   facts_.decree.start = std::move(start);
   facts_.history = agree::merge(facts_.history, decree.history);
+  // The trainers that have begun since were told.
+  if (agree::newest_timeline(facts_.history) > overtaken_since_) overtaken_.clear();
   facts_.restore_counts = agree::fill_in(decree.restore_counts, facts_.restore_counts);
   if (facts_.committed && facts_.is_fenced(*facts_.committed)) facts_.committed.reset();
   if (decree.committed && (!facts_.committed || *facts_.committed < *decree.committed)) {

@@ -53,6 +53,8 @@ class Agreement {
   agree::Coordinator coordinator_;
   std::optional<std::uint64_t> start_announced_;        // Its history was stored, or could not be.
   std::vector<format::RestoreCount> counts_announced_;  // As stored, or as they should have been.
+  std::string overtaken_;  // By another daemon, since nobody has begun here; for people.
+  std::uint64_t overtaken_since_ = 0;  // The newest timeline then.
   bool was_coordinator_ = false, is_announcing_ = false;
 };
 

@@ -239,6 +239,15 @@ void Engine::detach(SessionId session) {
   state_->sessions.erase(session);
 }
 
+Task<void> Engine::look_at_storage(Time deadline) {
+  std::vector<std::shared_ptr<Job>> jobs;
+  for (const auto& [name, job] : state_->jobs) {
+    if (job->begin_look()) jobs.push_back(job);
+  }
+  for (const auto& job : jobs) CKPT_CO_CHECK(co_await job->wait_for_look(deadline));
+  co_return Status{};
+}
+
 std::string Engine::status_json() const {
   nlohmann::json status;
   status["node"] = state_->context.options.name;

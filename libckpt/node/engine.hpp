@@ -45,6 +45,9 @@ class Engine {
   // is sealed stays. Its Slots may be given to the next session of the rank.
   void detach(SessionId session);
 
+  // Looks what storage holds, so that the two below promise no step that is not there any more.
+  // Places that do not answer by the deadline are named. Errors: cancelled.
+  Task<void> look_at_storage(Time deadline);
   // For the command line. The text is JSON (docs/protocol.md, "Status").
   std::string status_json() const;
   std::string recover_json(const std::string& job) const;  // Why each step was chosen or rejected.

@@ -58,6 +58,7 @@ Job::Job(SharedContext context, const AttachRequest& first)
       replication_(facts_, *this, slots_, peers_, giving_way_),
       storage_(facts_, *this, slots_, giving_way_, peers_,
                [this](const format::Timelines& stored) { agreement_.learn(stored); }),
+      look_(facts_, *this, storage_.places()),
       healing_(facts_, *this, slots_, peers_, replication_, storage_),
       captures_(facts_, *this, ranks_, slots_),
       sessions_(facts_, *this, ranks_, captures_, storage_, giving_way_),
@@ -267,6 +268,7 @@ Task<void> Job::stop(Time deadline) {
   replication_.stop();
   healing_.stop();
   storage_.stop();
+  look_.stop();
   auto drained = co_await gate_.drained(facts_.clock(), deadline);
   if (!drained) co_return fail(std::move(drained).error());
   co_return Status{};

@@ -23,6 +23,7 @@
 #include "node/last_look.hpp"
 #include "node/lent_step.hpp"
 #include "node/restore_runner.hpp"
+#include "node/storage_look.hpp"
 
 namespace ckpt::node {
 
@@ -65,6 +66,10 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   // --- what it looks like from outside ---
   const JobFacts& facts() const { return facts_; }
   std::uint64_t slot_bytes() const { return slots_.bytes(); }
+  // A look at storage, for the questions that follow at once. False: not by this node, which does
+  // not see the whole job.
+  bool begin_look();
+  Task<void> wait_for_look(Time deadline) { return look_.wait(deadline); }
   nlohmann::json status() const;
   nlohmann::json recover() const;
   Result<std::shared_ptr<LentStep>> lend(std::optional<Step> step);  // As Engine::lend.
@@ -92,6 +97,8 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   void check_invariants() const;
   std::string waiting() const;  // This and the next: with what this node alone knows.
   std::string degraded() const;
+  agree::ClusterView view_with(const StorageSeen& seen) const;
+  std::string trouble_seen(const StorageSeen& seen) const;
 
   const SharedContext held_context_;  // A coroutine may hold a dropped job beyond the engine.
   JobFacts facts_;
@@ -103,6 +110,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   Peers peers_;
   Replication replication_;
   JobStorage storage_;
+  StorageLook look_;
   Healing healing_;
   Captures captures_;
   Sessions sessions_;

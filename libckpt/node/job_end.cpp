@@ -82,8 +82,8 @@ void Job::free_memory(const std::string& why) {
   } else if (is_expired_ && !facts_.directory.empty()) {
     log_error("{}: step {} IS LOST on this node, it could not be stored in {}: {}", what,
               number(all.lost->step), facts_.directory,
-              storage_.flush_failures() > 0 ? storage_.flush_failure()
-                                            : "some node's part of it is missing");
+              storage_.failures().count() > 0 ? storage_.failures().newest()
+                                              : "some node's part of it is missing");
   } else {
     log_warning("{}: step {} was in memory alone", what, number(all.lost->step));
   }
@@ -147,14 +147,14 @@ Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
   Clock& clock = facts_.clock();
   // A step that other ranks will never capture stays uncommitted, and is not waited for.
   const Time commits_until = std::min(deadline, clock.after(commit_patience));
-  const std::uint64_t failed_before = storage_.flush_failures();
+  const std::uint64_t failed_before = storage_.failures().count();
   while (!is_flushed(clock.now() < commits_until)) {
-    const bool has_failed = storage_.flush_failures() - failed_before >= failures_max;
+    const bool has_failed = storage_.failures().count() - failed_before >= failures_max;
     const bool is_given_up = facts_.context.captures == CapturePermission::refused;
     if (has_failed || is_given_up || clock.now() >= deadline) {
       const StorageStanding all = storage_standing();
-      const bool has_tried = storage_.flush_failures() > failed_before;
-      const std::string why = has_tried     ? storage_.flush_failure()
+      const bool has_tried = storage_.failures().count() > failed_before;
+      const std::string why = has_tried     ? storage_.failures().newest()
                               : is_given_up ? "the flush was given up"
                                             : "not done in time";
       co_return fail(has_failed ? Errc::io : Errc::unavailable,

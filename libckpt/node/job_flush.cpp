@@ -227,17 +227,14 @@ asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answ
   const std::shared_ptr<void> held = life_.hold();
   const std::uint64_t flush_id = publishing.order.flush_id;
   const std::string work_directory = publishing.order.work_directory;
-  const std::uint64_t timeline = running_timeline();
+  const std::uint64_t timeline = failures_.running_timeline();
   const bool had_several_writers = publishing.had_several_writers;
   CKPT_ASSERT(!work_directory.empty());
   publishing_ = work_directory;
   auto published = co_await publish_and_retain(std::move(publishing));
   publishing_.clear();
   hand_free_.notify_all();
-  const bool is_refused = !published && published.error().code() == Errc::invalid_argument;
-  // A refusal says nothing of the steps of another timeline.
-  if (published || std::exchange(refused_in_, timeline) != timeline) refusals_ = 0;
-  refusals_ += is_refused ? 1 : 0;
+  failures_.publication_ended(published, timeline);
   // A writer that hung may make the directory again: it is looked for before the next flush.
   if (published && attempt_ == work_directory && !had_several_writers) attempt_.clear();
   if (!published) {
@@ -344,8 +341,7 @@ void JobStorage::note_differences(format::StepId at, const storage::ComparedCopi
 }
 
 void JobStorage::count_failure(const Error& error) {
-  ++flush_failures_;
-  flush_failure_ = error.message();
+  failures_.add(error);
   if (error.code() == Errc::exhausted && !std::exchange(is_making_room_, true))
     facts_.context.spawn(make_room());
 }

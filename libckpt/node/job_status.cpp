@@ -5,6 +5,7 @@
 #include <set>
 
 #include "agree/commit_rule.hpp"
+#include "agree/overtaken.hpp"
 #include "agree/step_vote.hpp"
 #include "agree/timelines.hpp"
 #include "node/job.hpp"
@@ -214,6 +215,16 @@ json text_or_null(const std::string& text) {
   return text.empty() ? json() : json(text);
 }
 
+json second_status(const SecondPlace* place, const std::optional<StorageSeen>& look) {
+  if (place == nullptr) return {};
+  json status = place->status();
+  if (look && look->places.size() > 1) {
+    status["newest"] = to_json(look->places[1].newest);
+    status["trouble"] = text_or_null(look->places[1].trouble);
+  }
+  return status;
+}
+
 std::string joined(const std::string& first, const std::string& second) {
   return first + (first.empty() || second.empty() ? "" : "; ") + second;
 }
@@ -237,19 +248,58 @@ std::string Job::degraded() const {
   return joined(joined(joined(facts_.decree.degraded, peers_.trouble()), copies), at_odds);
 }
 
+bool Job::begin_look() {
+  if (!is_opened_ || !peers_.is_coordinator() || facts_.directory.empty()) return false;
+  look_.begin();
+  return true;
+}
+
+agree::ClusterView Job::view_with(const StorageSeen& seen) const {
+  agree::ClusterView view = agreement_.view();
+  view.published = seen.published;
+  view.damaged_published = seen.damaged;
+  view.unreadable = seen.trouble();
+  const std::string overtaken = agree::describe_overtaken(view, facts_.history, seen.history);
+  if (!overtaken.empty()) view.overtaken = overtaken;
+  return view;
+}
+
+// What the job does not know yet, because nobody has looked since.
+std::string Job::trouble_seen(const StorageSeen& seen) const {
+  const agree::ClusterView& view = agreement_.view();
+  std::string trouble = seen.trouble();
+  const auto& durable = facts_.durable;
+  const bool was_there = durable && durable == seen.durable_before;
+  if (trouble.empty() && was_there &&
+      std::ranges::find(seen.published, *durable, &agree::PublishedStep::at) ==
+          seen.published.end()) {
+    trouble = fmt::format("step {} was stored in {}, and is not there any more",
+                          number(durable->step), facts_.dir);
+  }
+  return joined(trouble, agree::describe_overtaken(view, facts_.history, seen.history));
+}
+
 json Job::status() const {
+  const std::optional<StorageSeen> look = look_.just_seen();
+  const agree::ClusterView seen = look ? view_with(*look) : agreement_.view();
+  const agree::History history = look ? look->history : facts_.history;
+  std::optional<format::StepId> durable = facts_.durable;
+  // Else one was stored since the look.
+  const bool is_newest = look && durable == look->durable_before;
+  if (is_newest && look->trouble().empty()) durable = look->newest();
   json status;
   status["job"] = facts_.shape.job;
   status["run"] = to_hex(facts_.shape.run);
   status["node"] = facts_.node;
   status["directory"] = text_or_null(facts_.directory);
-  status["second_place"] = storage_.second() != nullptr ? storage_.second()->status() : json();
+  status["second_place"] = second_status(storage_.second(), look);
+  status["storage_reached"] = look ? json(look->trouble().empty()) : json();
   status["world_size"] = facts_.shape.world_size;
   status["coordinator"] = peers_.coordinator();
   status["sees_all_nodes"] = peers_.is_coordinator();
   status["committed"] = to_json(facts_.committed);
-  status["durable"] = to_json(facts_.durable);
-  status["degraded"] = text_or_null(degraded());
+  status["durable"] = to_json(durable);
+  status["degraded"] = text_or_null(joined(degraded(), look ? trouble_seen(*look) : ""));
   status["waiting"] = text_or_null(waiting());
   const Healed& healed = healing_.healed();
   status["healed"] = {
@@ -281,10 +331,9 @@ json Job::status() const {
   slots_.for_each_sealed([&](arena::Slot& slot, bool is_own) {
     if (!is_own) status["slots"].push_back(slot_status(slot.id().rank, false, slot));
   });
-  const agree::ClusterView& seen = agreement_.view();
-  const agree::VoteRules rules{std::nullopt, facts_.history, facts_.restore_counts,
+  const agree::VoteRules rules{std::nullopt, history, facts_.restore_counts,
                                facts_.context.options.restores_without_progress_max};
-  status["steps"] = steps_of(seen, facts_.history, facts_.committed, facts_.durable);
+  status["steps"] = steps_of(seen, history, facts_.committed, durable);
   status["if_node_died"] = json::array();
   status["ranks_missing"] = json::array();
   // Only the coordinator has everybody's report.
@@ -292,7 +341,7 @@ json Job::status() const {
     status["ranks_missing"] = ranks_missing(seen);
     const Step newest = newest_step(seen);
     for (const agree::Survival& survival : agree::votes_without_each(seen, rules)) {
-      json loss = if_node_died(survival, newest, facts_.history, facts_.durable);
+      json loss = if_node_died(survival, newest, history, durable);
       // Steps that it had not saved at its end are no loss of any node's.
       if (facts_.ended_at) loss["steps_lost"] = 0;
       status["if_node_died"].push_back(std::move(loss));
@@ -307,9 +356,12 @@ Status Job::carry_out(Caller by, control::AskStatus) {
 }
 
 json Job::recover() const {
-  agree::VoteRules rules{std::nullopt, facts_.history, facts_.restore_counts,
-                         facts_.context.options.restores_without_progress_max};
-  const agree::Vote outcome = agree::vote(agreement_.view(), rules);
+  const std::optional<StorageSeen> look = look_.just_seen();
+  const agree::VoteRules rules{std::nullopt, look ? look->history : facts_.history,
+                               facts_.restore_counts,
+                               facts_.context.options.restores_without_progress_max};
+  agree::Vote outcome = agree::vote(look ? view_with(*look) : agreement_.view(), rules);
+  if (look && outcome.chosen) outcome.reason = joined(outcome.reason, look->trouble());
   json result;
   result["job"] = facts_.shape.job;
   result["node"] = facts_.node;

@@ -40,6 +40,7 @@ JobStorage::JobStorage(const JobFacts& facts, JobLife& life, SlotTable& slots,
       flusher_(facts.context.seams.files, facts.clock(),
                flusher_options(facts.context.seams, giving_way)),
       reads_(facts, places_),
+      failures_(facts),
       aside_free_(facts.clock()),
       hand_free_(facts.clock()) {
   if (facts.directory.empty()) {
@@ -100,8 +101,7 @@ Task<format::RunId> JobStorage::open_places(std::string job, bool with_catalog) 
   CKPT_CO_TRY(const format::RunMarker marker, co_await open_marker(std::move(order)));
   stored_.run = marker.run;
   for (StoredPlace& place : places_) place.set_run(marker.run);
-  const auto device = co_await storage::device_of(site());
-  if (device) device_ = *device;
+  co_await note_mounted();
   auto timelines = co_await load_histories();
   if (timelines) stored_ = std::move(*timelines);
   if (!with_catalog) co_return marker.run;
@@ -144,7 +144,7 @@ Task<format::RunMarker> JobStorage::open_marker(storage::RunOrder order) {
 }
 
 // Errors: unavailable (it does not answer; `is_known`: the first place has the run, and the job can
-// go on without the second), and those of storage::open_run_directory.
+// go on without the second), io (it refuses us), and those of storage::open_run_directory.
 Task<format::RunMarker> JobStorage::open_second_marker(storage::RunOrder order, bool is_known) {
   const Time deadline = second_deadline();
   auto opened = co_await within(
@@ -161,6 +161,9 @@ Task<format::RunMarker> JobStorage::open_second_marker(storage::RunOrder order, 
     is_wrong = marker || marker.error().code() == Errc::corruption;
   }
   if (is_wrong) co_return fail(std::move(error).context("the second place"));
+  // Nor does waiting mend wrong keys; but a job whose first place has its run goes on without.
+  const bool is_denied = error.cause() == std::errc::permission_denied;
+  if (is_denied && !is_known) co_return fail(std::move(error).context("the second place"));
   const char* const why = is_known ? "the second place"
                                    : "the second place, which may hold the job's checkpoints: the "
                                      "first one is new";
@@ -337,18 +340,27 @@ Task<void> JobStorage::keep_marker() {
     order.fresh_run = stored_.run;
     order.attempt = facts_.context.random.next();
     order.is_running = true;
-    order.device = device_;
+    order.mounted = mounted_;
     marker = co_await storage::open_run_directory(site(), std::move(order));
     if (marker)
       log_warning("job={} {} had lost what says whose it is: made again", job, site().directory());
   }
   if (!marker) co_return fail(std::move(marker).error());
-  if (marker->run == stored_.run) co_return Status{};
+  if (marker->run == stored_.run) {
+    co_await note_mounted();  // By now it may be another mount, with all that was there.
+    co_return Status{};
+  }
   co_return fail(
       Errc::invalid_argument,
       fmt::format("publish a step of job {} in {}: by now it is the directory of run {} "
                   "of job {}, and not of run {}",
                   job, site().directory(), to_hex(marker->run), marker->job, to_hex(stored_.run)));
+}
+
+asio::awaitable<void> JobStorage::note_mounted() {
+  if (site().objects() != nullptr) co_return;
+  const auto there = co_await storage::mounted_at(site());
+  if (there) mounted_ = *there;
 }
 
 // In the first place. The copy in a second one stays as it is.

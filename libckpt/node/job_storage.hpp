@@ -20,6 +20,7 @@
 
 #include "agree/coordinator.hpp"
 #include "flush/flusher.hpp"
+#include "node/flush_failures.hpp"
 #include "node/giving_way.hpp"
 #include "node/job_facts.hpp"
 #include "node/job_life.hpp"
@@ -86,13 +87,10 @@ class JobStorage {
   Task<std::uint64_t> claim_timeline(format::Start start);
   Task<void> store_history(agree::History history, std::vector<format::RestoreCount> counts);
   void store_history_later(const Error& error);  // It did not succeed, or not in time.
-  // Attempts of this node to write or publish that failed, and why the last one did.
-  std::uint64_t flush_failures() const { return flush_failures_; }
-  const std::string& flush_failure() const { return flush_failure_; }
-  // Publishing is, on the coordinator's node, in the timeline that runs.
-  bool is_refused() const { return refusals_ >= 2 && refused_in_ == running_timeline(); }
+  const FlushFailures& failures() const { return failures_; }  // To write or to publish.
 
   StoredReads& reads() { return reads_; }
+  std::deque<StoredPlace>& places() { return places_; }
   const storage::CopiesDiffer& copies_differ() const { return copies_differ_; }
   // Replaces the rank's damaged files in the first place. Errors: those of storage::rewrite_shard.
   Task<void> write_anew(storage::ShardToWrite source);
@@ -131,9 +129,6 @@ class JobStorage {
   Task<void> discard_aside();
   Task<void> wait_aside_free();
   void count_failure(const Error& error);
-  std::uint64_t running_timeline() const {
-    return facts_.decree.start ? facts_.decree.start->timeline : 0;
-  }
   asio::awaitable<void> make_room();
   void note_differences(format::StepId at, const storage::ComparedCopies& copies);
   asio::awaitable<void> run_read_catalog();
@@ -143,6 +138,7 @@ class JobStorage {
   Task<void> keep_history(format::StepId to_publish);
   Task<std::uint64_t> claim_free_timeline(format::Start start);
   Task<void> keep_marker();
+  asio::awaitable<void> note_mounted();
   Task<format::RunId> open_places(std::string job, bool with_catalog);
   Task<format::RunMarker> open_marker(storage::RunOrder order);
   Task<format::RunMarker> open_second_marker(storage::RunOrder order, bool is_known);
@@ -166,7 +162,7 @@ class JobStorage {
   const Learned learned_;
   flush::Flusher flusher_;
   format::Timelines stored_;
-  std::optional<std::uint64_t> device_;  // That the directory was on when it was opened.
+  std::optional<storage::MountedAt> mounted_;  // Where the directory was when it was seen last.
   storage::RetentionRule retention_;
   std::optional<storage::Compression> compression_;
   std::optional<std::vector<agree::PublishedStep>> published_;
@@ -175,7 +171,8 @@ class JobStorage {
   StoredReads reads_;
   std::optional<format::StepId> looking_for_;
   std::set<format::Damage> damaged_;
-  std::string unreadable_, history_error_, flush_failure_;
+  std::string unreadable_, history_error_;
+  FlushFailures failures_;
   bool has_history_ = false, has_second_history_ = false;  // When they were last read or written.
   bool is_second_late_ = false;        // It did not answer when it was asked last.
   std::optional<Time> opening_until_;  // The second place is asked no longer while the job opens.
@@ -192,13 +189,11 @@ class JobStorage {
   Signal hand_free_;
   bool has_storage_answered_ = false;  // Since this flush was ordered.
   Time progress_due_{};
-  std::uint64_t publishing_id_ = 0, flush_failures_ = 0;
+  std::uint64_t publishing_id_ = 0;
   std::string publishing_;         // The work directory that is being published; empty: none is.
   std::string attempt_;            // The newest one that was ordered, and not published.
   std::vector<std::string> over_;  // Attempts that were given up.
   storage::CopiesDiffer copies_differ_;
-  std::uint32_t refusals_ = 0;    // Since something was published.
-  std::uint64_t refused_in_ = 0;  // The timeline that ran then.
   bool is_reading_catalog_ = false, must_read_again_ = false, is_making_room_ = false;
 };
 

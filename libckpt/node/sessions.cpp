@@ -263,11 +263,11 @@ void Sessions::settle_closing(const Rank& rank, const std::function<std::string(
   if (facts_.ended_at || session->phase != StartPhase::running) {
     send_levels(*session);  // The trainer hears of the flush before the end.
     closed.emplace();
-  } else if (is_settled && storage_.is_refused()) {  // Waiting would not help.
-    closed =
-        fail(Errc::unavailable, fmt::format("close job {} rank {}: {}; the daemon goes on "
-                                            "with it",
-                                            facts_.shape.job, rank.rank, storage_.flush_failure()));
+  } else if (is_settled && storage_.failures().are_refusals()) {  // Waiting would not help.
+    closed = fail(Errc::unavailable,
+                  fmt::format("close job {} rank {}: {}; the daemon goes on "
+                              "with it",
+                              facts_.shape.job, rank.rank, storage_.failures().newest()));
   } else if (facts_.clock().now() >= *session->close_deadline) {
     const std::string trouble = degraded();
     closed =

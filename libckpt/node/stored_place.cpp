@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.hpp"
+#include "storage/run_directory.hpp"
 
 namespace ckpt::node {
 
@@ -16,12 +17,30 @@ void StoredPlace::set_unusable(std::string why) {
   if (!unusable_.empty()) forget();
 }
 
-Task<storage::Catalog> StoredPlace::load(std::optional<Step> only) {
-  if (!unusable_.empty()) co_return fail(Errc::invalid_argument, unusable_);
+storage::CatalogOptions StoredPlace::catalog_options() {
   storage::CatalogOptions options;
   options.run = run_;
-  options.only = only;
   options.cache = &cache_;
+  return options;
+}
+
+Task<storage::Catalog> StoredPlace::look() {
+  if (!unusable_.empty()) co_return fail(Errc::invalid_argument, unusable_);
+  storage::CatalogOptions options = catalog_options();
+  options.make_durable = false;
+  auto catalog = co_await storage::read_catalog(site(), options);
+  co_return catalog;
+}
+
+Task<format::Timelines> StoredPlace::load_timelines() {
+  auto timelines = co_await storage::load_timelines(site(), run_);
+  co_return timelines;
+}
+
+Task<storage::Catalog> StoredPlace::load(std::optional<Step> only) {
+  if (!unusable_.empty()) co_return fail(Errc::invalid_argument, unusable_);
+  storage::CatalogOptions options = catalog_options();
+  options.only = only;
   auto catalog = co_await storage::read_catalog(site(), options);
   co_return catalog;
 }

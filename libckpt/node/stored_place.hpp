@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "format/run_files.hpp"
 #include "node/job_facts.hpp"
 #include "storage/catalog.hpp"
 #include "storage/catalog_cache.hpp"
@@ -25,10 +26,13 @@ class StoredPlace {
   // Nothing of it may be used, as long as there is a reason; empty: it may.
   void set_unusable(std::string why);
 
-  // Errors of both: those of storage::read_catalog; invalid_argument (it is unusable).
+  // Errors of all: those of storage::read_catalog; invalid_argument (it is unusable).
   Task<storage::Catalog> load(std::optional<Step> only);
-  Task<void> look_up(format::StepId at);  // Knowledge of other steps stays.
-  void adopt(storage::Catalog catalog);   // A catalog of all steps.
+  // All that is there now, without a sync of the directory. `load` says which errors.
+  Task<storage::Catalog> look();
+  Task<format::Timelines> load_timelines();  // Errors: those of storage::load_timelines.
+  Task<void> look_up(format::StepId at);     // Knowledge of other steps stays.
+  void adopt(storage::Catalog catalog);      // A catalog of all steps.
   void forget() { checkpoints_.clear(); }
 
   const std::vector<storage::Checkpoint>& checkpoints() const { return checkpoints_; }
@@ -36,6 +40,7 @@ class StoredPlace {
   std::string name_of(format::StepId at) const;  // Its directory's; empty: unknown.
 
  private:
+  storage::CatalogOptions catalog_options();
   void note_rejected(std::vector<storage::Rejected> rejected);
 
   const JobFacts& facts_;

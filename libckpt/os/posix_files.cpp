@@ -365,6 +365,16 @@ Result<std::vector<DirectoryEntry>> list_directory(const std::string& path) {
 
 namespace {
 
+// Two bind mounts of one file system have the same device.
+std::uint64_t mount_of([[maybe_unused]] int parent, [[maybe_unused]] const std::string& name) {
+#ifdef STATX_MNT_ID
+  struct statx status{};
+  const int failed = ::statx(parent, name.c_str(), AT_SYMLINK_NOFOLLOW, STATX_MNT_ID, &status);
+  if (failed == 0 && (status.stx_mask & STATX_MNT_ID) != 0) return status.stx_mnt_id;
+#endif
+  return 0;
+}
+
 std::int64_t nanoseconds(const struct timespec& time) {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
@@ -384,6 +394,8 @@ Result<FileStatus> status_of(const std::string& path) {
   result.inode = status.st_ino;
   result.modified_ns = nanoseconds(status.st_mtim);
   result.changed_ns = nanoseconds(status.st_ctim);
+  if (result.kind == EntryKind::directory)
+    result.mount = mount_of(place.parent.number(), place.name);
   return result;
 }
 

@@ -50,13 +50,14 @@ Task<void> make_run_directory(Site site) {
   co_return synced;
 }
 
-// If the old file system is mounted again, it hides everything made below its mount point.
-Task<void> refuse_other_device(Site site, std::uint64_t device) {
-  CKPT_CO_TRY(const std::uint64_t there, co_await device_of(site));
-  if (there == device) co_return Status();
-  co_return fail(
-      Errc::unavailable,
-      site.directory() + " was on another file system when the job began: is it mounted?");
+// If the old directory is mounted again, it hides everything made below its mount point.
+Task<void> refuse_elsewhere(Site site, MountedAt before) {
+  CKPT_CO_TRY(const MountedAt there, co_await mounted_at(site));
+  if (there == before) co_return Status();
+  const char* const where =
+      there.device == before.device ? "was mounted from elsewhere" : "was on another file system";
+  co_return fail(Errc::unavailable, fmt::format("{} {} when the job began: is it mounted?",
+                                                os::display(site.directory()), where));
 }
 
 // Another node that begins a timeline just now may remove this temporary file as left behind.
@@ -169,7 +170,7 @@ Task<format::RunMarker> read_run_marker(Site site) {
   co_return marker;
 }
 
-Task<std::uint64_t> device_of(Site site) {
+Task<MountedAt> mounted_at(Site site) {
   auto status = co_await site.files().status(site.at("."));
   std::string_view above = site.directory();
   while (!status && status.error().code() == Errc::not_found && above != parent_of(above)) {
@@ -177,11 +178,11 @@ Task<std::uint64_t> device_of(Site site) {
     status = co_await site.files().status(os::join(above, "."));
   }
   if (!status) co_return fail(std::move(status).error());
-  co_return status->device;
+  co_return MountedAt{status->device, status->mount};
 }
 
 Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {
-  if (order.device) CKPT_CO_CHECK(co_await refuse_other_device(site, *order.device));
+  if (order.mounted) CKPT_CO_CHECK(co_await refuse_elsewhere(site, *order.mounted));
   if (site.objects() != nullptr) CKPT_CO_CHECK(co_await prove_conditions(site, order.attempt));
   auto marker = co_await read_run_marker(site);
   if (!marker && marker.error().code() == Errc::not_found)

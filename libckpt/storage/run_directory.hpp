@@ -13,28 +13,34 @@
 
 namespace ckpt::storage {
 
+// MountedAt: the file system that holds a directory, and the mount through which it is seen.
+struct MountedAt {
+  std::uint64_t device = 0;
+  std::uint64_t mount = 0;
+  bool operator==(const MountedAt&) const = default;
+};
+
 struct RunOrder {
   std::string job;
-  format::RunId fresh_run;    // Random: the run, if there is no marker yet.
-  std::uint64_t attempt = 0;  // Random: for the names of temporary files.
-  bool is_running = false;    // The marker existed before: the checkpoints are ours.
-  // The file system that held the directory: it is not created on another one.
-  std::optional<std::uint64_t> device;
+  format::RunId fresh_run;           // Random: the run, if there is no marker yet.
+  std::uint64_t attempt = 0;         // Random: for the names of temporary files.
+  bool is_running = false;           // The marker existed before: the checkpoints are ours.
+  std::optional<MountedAt> mounted;  // Where it was: it is not created anywhere else.
 };
 
 // Creates the directory (not its parents) and the marker if they are missing, and proves that it is
 // writable. Returns the marker that all nodes agree on, durable. Errors: not_found (the parent does
 // not exist), invalid_argument (not a directory; the directory of another job: both are named),
 // corruption (a damaged marker, or checkpoints without one), io (not writable), exhausted (the disk
-// is full), unavailable (another device than the order's).
+// is full), unavailable (mounted elsewhere than the order says).
 Task<format::RunMarker> open_run_directory(Site site, RunOrder order);
 
 // In a bucket: proves that it can be written to, and that its server keeps conditions. `attempt` is
 // random. Errors: unsupported (it ignores them), io.
 Task<void> prove_conditions(Site site, std::uint64_t attempt);
 
-// The device of the directory, or of the place where it would be made. Errors: not_found, io.
-Task<std::uint64_t> device_of(Site site);
+// Of the directory, or of the place where it would be made. Errors: not_found, io.
+Task<MountedAt> mounted_at(Site site);
 
 // For readers. Errors: not_found (no marker), corruption.
 Task<format::RunMarker> read_run_marker(Site site);

@@ -322,6 +322,8 @@ void check_identity(FileSystemUnderTest& subject) {
   CHECK(first == status("first"));
   CHECK(first.inode != status("second").inode);
   CHECK(first.device == status("second").device);
+  REQUIRE(calls.run(subject.files().make_directory(calls.at("below"))).has_value());
+  CHECK(status("below").mount == status(".").mount);
   CHECK(status("second").modified_ns >= first.modified_ns);
   CHECK(status("second").changed_ns >= first.changed_ns);
   CHECK(first.changed_ns > 0);

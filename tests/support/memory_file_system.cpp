@@ -46,6 +46,7 @@ Result<std::vector<std::string>> components(const std::string& path) {
 struct MemoryDisk::Inode {
   EntryKind kind = EntryKind::file;
   std::uint64_t device = 0;
+  std::uint64_t mount = 1;
   std::uint64_t number = 0;
   std::int64_t modified_ns = 0;
   std::int64_t changed_ns = 0;
@@ -380,6 +381,7 @@ MemoryDisk::Ref MemoryDisk::put_parents(const std::string& path, std::string& na
     if (!next) {
       next = make_inode(EntryKind::directory);
       next->device = directory->device;
+      next->mount = directory->mount;
     }
     directory->durable_names[(*names)[index]] = next;
     directory = next;
@@ -420,12 +422,13 @@ void MemoryDisk::erase(const std::string& path) {
   found->directory->durable_names.erase(found->name);
 }
 
-void MemoryDisk::unmount(const std::string& path) {
+void MemoryDisk::unmount(const std::string& path, Mounted mounted) {
   std::string name;
   const Ref directory = put_parents(path, name);
   unmounted_[path] = must_find(path);
   const Ref below = make_inode(EntryKind::directory);
-  below->device = must_find(path)->device + 1;
+  below->device = must_find(path)->device + (mounted == Mounted::device ? 1 : 0);
+  below->mount = must_find(path)->mount + 1;
   directory->names[name] = below;
   directory->durable_names[name] = below;
 }
@@ -657,6 +660,7 @@ Task<void> MemoryFileSystem::make_directory(std::string path) {
     CKPT_CHECK(disk_.need_room(sector_bytes, path));
     const MemoryDisk::Ref made = disk_.make_inode(EntryKind::directory);
     made->device = found.directory->device;
+    made->mount = found.directory->mount;
     disk_.change(owner_, {MemoryDisk::Assignment{found.directory, found.name, made}});
     return {};
   };
@@ -716,6 +720,7 @@ Task<FileStatus> MemoryFileSystem::status(std::string path) {
     status.inode = found.inode->number;
     status.modified_ns = found.inode->modified_ns;
     status.changed_ns = found.inode->changed_ns;
+    if (found.inode->kind == EntryKind::directory) status.mount = found.inode->mount;
     return status;
   };
   auto done = co_await perform<FileStatus>(std::move(work));

@@ -67,8 +67,10 @@ class MemoryDisk {
   void put_link(const std::string& path, const std::string& target);
   void put_directory(const std::string& path);
   void erase(const std::string& path);  // A file or a directory, with all below.
-  // In place of the directory, an empty one of the device below; and what was there again.
-  void unmount(const std::string& path);
+  // In place of the directory, an empty one of the device below; and what was there again. A bind
+  // mount is of the same device.
+  enum class Mounted : std::uint8_t { device, bind };
+  void unmount(const std::string& path, Mounted mounted = Mounted::device);
   void mount(const std::string& path);
   bool exists(const std::string& path) const;
   std::string content(const std::string& path) const;  // Empty when there is no such file.

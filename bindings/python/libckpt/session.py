@@ -239,11 +239,12 @@ class Session:
     def status(self):
         """This session's counts, and under "daemon" what `ckpt status --json` says of the job
         (nodes, Slots, steps); None there when the daemon cannot be asked."""
-        status = self.counts() | {"daemon": None}
+        daemon = None
         if not self._is_out_of_reach() and not self.is_closed:
             with contextlib.suppress(errors.CheckpointError):
-                status["daemon"] = json.loads(self._client.status() or "null")
-        return status
+                daemon = json.loads(self._client.status() or "null")
+        # Counted after the answer: what the daemon sent before it, such as levels, has come.
+        return self.counts() | {"daemon": daemon}
 
     def counts(self):
         """The newest step of each level, saves, skips, failures; asks nobody and never waits."""

@@ -577,6 +577,19 @@ TEST_CASE("link state: a fresh start needs the answer and a grant", "[unit][clie
   CHECK_FALSE(session.state.begun_answer()->result);
 }
 
+TEST_CASE("link state: a daemon that refuses every attach is not called away", "[unit][client]") {
+  LinkState state("rank 0 of job test");
+  state.lost("open s3://bucket/run: AccessDenied");
+  const Status refused = state.wait_attached(passed, "s3://bucket/run");
+  REQUIRE_FALSE(refused);
+  CHECK_THAT(refused.error().text(),
+             Contains("; the last try failed: open s3://bucket/run: AccessDenied"));
+  Session session;
+  session.state.lost("its stream ended");
+  CHECK_THAT(session.state.wait_attached(passed, "").error().text(),
+             Contains("; the daemon is away: its stream ended"));
+}
+
 TEST_CASE("link state: once fenced, every wait ends with the reason", "[unit][client]") {
   Session session;
   session.make_slots();

@@ -328,6 +328,29 @@ TEST_CASE("second place: a job does not begin anew while it cannot be read", "[u
   CHECK(*restored == Step{3});
 }
 
+TEST_CASE("second place: one that refuses us is named at once, before a job begins anew",
+          "[unit][node]") {
+  Places places;
+  save_three(places);
+  places.fail("/far", EACCES);
+  SECTION("the first one is new") {
+    places.disk.erase(first);
+    Trainer trainer(places);
+    const Time begin = trainer.clock.now();
+    const Status attached = trainer.attach();
+    REQUIRE_FALSE(attached);
+    CHECK(attached.error().code() == Errc::io);  // No wait mends it.
+    CHECK(attached.error().text().find("the second place") != std::string::npos);
+    CHECK(trainer.clock.now() - begin < std::chrono::seconds(1));
+    CHECK_FALSE(places.disk.exists(std::string(first) + "/.libckpt/run.json"));
+  }
+  SECTION("the first one has the run") {
+    Trainer trainer(places);
+    REQUIRE(trainer.restored_step());
+    CHECK(trainer.trouble().find(second) != std::string::npos);
+  }
+}
+
 TEST_CASE("second place: the directory of another run is refused", "[unit][node]") {
   Places places;
   test::save_two_steps(places.disk);

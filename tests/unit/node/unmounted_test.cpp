@@ -1,7 +1,7 @@
 // Goal:   storage that is unmounted under a running job is reported, nothing is written below its
 //         mount point, and storing goes on once it is mounted again.
-// Method: the disk puts an empty directory of another device in the place of the job's directory,
-//         or of the one above.
+// Method: the disk puts an empty directory of another device, or of another mount of the same one,
+//         in the place of the job's directory, or of the one above.
 #include <catch2/catch.hpp>
 #include <map>
 
@@ -13,18 +13,21 @@ namespace ckpt::node {
 
 TEST_CASE("unmounted: nothing is made below the mount point, and it is reported", "[unit][node]") {
   const std::string mount_point = GENERATE("/scratch", "/scratch/job");
+  const auto mounted = GENERATE(test::MemoryDisk::Mounted::device, test::MemoryDisk::Mounted::bind);
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
   test::OneRank rank(disk);
   rank.begin_and_store_two_steps();
-  disk.unmount(mount_point);
+  disk.unmount(mount_point, mounted);
 
   rank.capture(Step{3});
   REQUIRE(rank.pass_until([&] { return rank.committed == Step{3}; }));
   rank.clock.advance(std::chrono::seconds(40));
-  CHECK_THAT(
-      rank.notice.degraded,
-      Contains("/scratch/job was on another file system when the job began: is it mounted?"));
+  CHECK_THAT(rank.notice.degraded,
+             Contains(mounted == test::MemoryDisk::Mounted::device
+                          ? "/scratch/job was on another file system when the job began"
+                          : "/scratch/job was mounted from elsewhere when the job began"));
+  CHECK_THAT(rank.notice.degraded, Contains("is it mounted?"));
   CHECK(disk.tree().back() == mount_point + "/");
   CHECK(rank.durable == Step{2});
 
@@ -66,6 +69,11 @@ TEST_CASE("unmounted: a directory that is there as it was may have another devic
   rank.capture(Step{3});
   REQUIRE(rank.pass_until([&] { return rank.durable == Step{3}; }));
   CHECK(rank.notice.degraded.empty());
+  // That is where it is from now on: what is removed by hand is made again.
+  disk.erase("/scratch/job");
+  REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+  rank.capture(Step{4});
+  REQUIRE(rank.pass_until([&] { return rank.durable == Step{4}; }));
 }
 
 }  // namespace ckpt::node

@@ -227,15 +227,17 @@ TEST_CASE_METHOD(StorageFixture, "run directory: shards without a manifest are a
   REQUIRE(find("/scratch/job").error().code() == Errc::corruption);
 }
 
-TEST_CASE_METHOD(StorageFixture, "run directory: one on another file system than before is refused",
+TEST_CASE_METHOD(StorageFixture, "run directory: one that was mounted elsewhere before is refused",
                  "[unit][storage]") {
   open();
-  const std::uint64_t device = run(storage::device_of(site)).value();
+  const storage::MountedAt there = run(storage::mounted_at(site)).value();
   storage::RunOrder order = order_of("job", 5);
-  order.device = device;
+  order.mounted = there;
   CHECK(run(storage::open_run_directory(site, order)));
-  for (const std::uint64_t other : {device - 1, device + 1}) {
-    order.device = other;
+  using At = storage::MountedAt;
+  for (const At& other : {At{there.device - 1, there.mount}, At{there.device + 1, there.mount},
+                          At{there.device, there.mount + 1}}) {
+    order.mounted = other;
     const auto refused = run(storage::open_run_directory(site, order));
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code() == Errc::unavailable);
