@@ -11,14 +11,14 @@ namespace ckpt::bucket {
 namespace {
 
 Result<std::unique_ptr<BucketFileSystem>> open_buckets(Scheme scheme, Clock& clock,
-                                                       os::DiskPriority priority) {
-  const Environment environment = Environment::of_process();
-  CKPT_TRY(Settings settings, Settings::read(environment, scheme));
+                                                       os::DiskPriority priority,
+                                                       const BucketUse& use) {
+  CKPT_TRY(Settings settings, Settings::read(use.environment, scheme));
   CKPT_TRY(auto transport, make_curl_transport(settings.ca_file));
   log(LogLevel::debug, "s3: buckets of {} are those of {}", dialect_of(scheme).scheme,
       settings.describe());
-  auto client = std::make_unique<Client>(clock, std::move(settings), environment,
-                                         std::move(transport), priority);
+  auto client = std::make_unique<Client>(clock, std::move(settings), use.environment,
+                                         std::move(transport), priority, use.patience);
   return std::make_unique<BucketFileSystem>(std::move(client));
 }
 
@@ -150,9 +150,9 @@ class AnyFileSystem final : public os::FileSystem, public os::Objects {
 }  // namespace
 
 std::unique_ptr<os::FileSystem> with_buckets(std::unique_ptr<os::FileSystem> disk, Clock& clock,
-                                             os::DiskPriority priority) {
-  return with_buckets(std::move(disk), [&clock, priority](Scheme scheme) {
-    return open_buckets(scheme, clock, priority);
+                                             os::DiskPriority priority, BucketUse use) {
+  return with_buckets(std::move(disk), [&clock, priority, use = std::move(use)](Scheme scheme) {
+    return open_buckets(scheme, clock, priority, use);
   });
 }
 

@@ -11,13 +11,14 @@
 
 #include "base/clock.hpp"
 #include "bucket/bucket_file_system.hpp"
+#include "bucket/patience.hpp"
 #include "os/disk_threads.hpp"
 #include "os/file_system.hpp"
 
 namespace ckpt::bucket {
 
 std::unique_ptr<os::FileSystem> with_buckets(std::unique_ptr<os::FileSystem> disk, Clock& clock,
-                                             os::DiskPriority priority);
+                                             os::DiskPriority priority, BucketUse use = {});
 
 // `open` is called at the first path of a scheme, once.
 using OpenBuckets = std::function<Result<std::unique_ptr<BucketFileSystem>>(Scheme)>;

@@ -49,11 +49,12 @@ bool has_bytes(const os::TaggedBytes& found, const Pieces& pieces) {
 }  // namespace
 
 Client::Client(Clock& clock, Settings settings, Environment environment,
-               std::unique_ptr<Transport> transport, os::DiskPriority priority)
+               std::unique_ptr<Transport> transport, os::DiskPriority priority, Patience patience)
     : clock_(clock),
       settings_(std::move(settings)),
       transport_(std::move(transport)),
       credentials_(std::move(environment), settings_, *transport_),
+      patience_(std::move(patience)),
       random_(random_from_system()),
       threads_(request_threads, priority, "ckptd-s3") {}
 
@@ -132,7 +133,9 @@ Error Client::error_of(const Sent& sent, const std::string& doing) const {
   if (!said.code.empty()) words += " " + said.code;
   if (!said.message.empty()) words += ": " + said.message.substr(0, 300);
   if (response.status == 404) {
-    return Error(said.code == "NoSuchBucket" ? Errc::invalid_argument : Errc::not_found, words);
+    if (said.code != "NoSuchBucket") return Error(Errc::not_found, words);
+    return Error(Errc::invalid_argument, words + "; " + settings_.source,
+                 std::make_error_code(std::errc::no_such_file_or_directory));
   }
   if (response.status == 412 || said.code == "ConditionalRequestConflict") {
     return Error(Errc::invalid_argument, words, std::make_error_code(std::errc::file_exists));
@@ -141,25 +144,71 @@ Error Client::error_of(const Sent& sent, const std::string& doing) const {
   if (response.status == 501) return Error(Errc::unsupported, words);
   const std::string region(response.header("x-amz-bucket-region"));
   if (!region.empty() && region != settings_.region)
-    words += fmt::format("; the bucket is in region {}: set AWS_REGION={}", region, region);
+    words += fmt::format("; the bucket is in region {}: set AWS_REGION={}; {}", region, region,
+                         settings_.source);
   if (response.status == 401 || response.status == 403) {
-    words += fmt::format(" (with the keys {} of {})", sent.used.keys.access_key, sent.used.origin);
+    words += fmt::format(" (with the keys {} of {}); {}", sent.used.keys.access_key,
+                         sent.used.origin, settings_.source);
     return Error(Errc::io, words, std::make_error_code(std::errc::permission_denied));
   }
   return Error(Errc::io, words);
+}
+
+bool Client::give_up_in_silence(const std::string& doing, std::chrono::milliseconds silence) {
+  if (silence < silence_named_after) return false;
+  if (is_interrupted()) return true;
+  name_silence(fmt::format("{}: no answer from {} yet", doing, settings_.describe()));
+  return false;
+}
+
+void Client::name_silence(const std::string& text) {
+  const std::lock_guard lock(silence_mutex_);
+  if (silences_.may_speak()) log(patience_.silence_level, "s3: {}", text);
+}
+
+Error Client::last_error(const std::string& doing, const Error& last, int tries, int stalls) const {
+  std::error_code cause;
+  if (stalls >= stalls_max) {
+    cause = std::make_error_code(std::errc::timed_out);
+  } else if (!has_answered_ && tries < tries_max) {
+    cause = std::make_error_code(std::errc::not_connected);  // Nobody need begin anew.
+  }
+  return Error(Errc::io,
+               fmt::format("{}: {} tries failed, the last one because {}; {}", doing, tries,
+                           last.text(), settings_.source),
+               cause);
+}
+
+// In short pieces, so that an interruption is noticed.
+Task<void> Client::pause(int failures, std::string doing) {
+  constexpr Duration piece = std::chrono::milliseconds(200);
+  const Time until = clock_.after(pause_after(failures, random_));
+  while (clock_.now() < until) {
+    if (is_interrupted()) co_return fail(Errc::cancelled, doing + ": interrupted");
+    const Time next = patience_.is_interrupted ? std::min(until, clock_.after(piece)) : until;
+    CKPT_CO_CHECK(co_await sleep_until(clock_, next));
+  }
+  if (is_interrupted()) co_return fail(Errc::cancelled, doing + ": interrupted");
+  co_return Status();
 }
 
 // Good answers, and bad ones that no other try would change.
 Task<Client::Sent> Client::send_any(Request request, std::string doing) {
   bool is_unsure = false;
   int stalls = 0;
+  const Time named_from = clock_.after(silence_named_after);
+  request.on_silence = [this, doing](std::chrono::milliseconds silence) {
+    return give_up_in_silence(doing, silence);
+  };
   for (int tries = 1;; ++tries) {
     std::function<Result<Sent>()> work = [this, request, now = server_time()] {
       return perform(request, now);
     };
     auto sent = co_await threads_.run<Sent>(std::move(work));
     Reaction reaction = Reaction::give_up;
+    std::string trouble;
     if (sent) {
+      has_answered_ = true;
       note_time(sent->response);
       // A completed upload may be answered with 200 and an error in the text.
       const ServerError said =
@@ -177,22 +226,21 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
         co_return std::move(*sent);
       }
       is_unsure = is_unsure || sent->response.status >= 500;
+      trouble = fmt::format("{} answered {}", settings_.describe(), sent->response.status);
     } else {
       reaction = reaction_to(sent.error());
       if (reaction == Reaction::give_up) co_return fail(std::move(sent).error().context(doing));
       if (sent.error().cause() == std::errc::timed_out) ++stalls;
-      if (tries == tries_max || stalls == stalls_max) {
-        const bool is_silent = stalls == stalls_max;
-        co_return fail(Errc::io,
-                       fmt::format("{}: {} tries failed, the last one because {}", doing, tries,
-                                   sent.error().text()),
-                       is_silent ? std::make_error_code(std::errc::timed_out) : std::error_code());
-      }
+      if (tries >= tries_limit() || stalls == stalls_max)
+        co_return fail(last_error(doing, sent.error(), tries, stalls));
       is_unsure = true;
+      trouble = fmt::format("no answer from {} ({})", settings_.describe(), sent.error().text());
     }
     if (reaction != Reaction::try_again) continue;
     log(LogLevel::debug, "s3: {} is tried again", doing);
-    CKPT_CO_CHECK(co_await sleep_until(clock_, clock_.after(pause_after(tries, random_))));
+    if (clock_.now() >= named_from)
+      name_silence(fmt::format("{}: {}, {} of {} tries", doing, trouble, tries, tries_limit()));
+    CKPT_CO_CHECK(co_await pause(tries, doing));
   }
 }
 

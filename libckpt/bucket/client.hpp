@@ -16,6 +16,7 @@
 #include "base/random.hpp"
 #include "bucket/answers.hpp"
 #include "bucket/credentials.hpp"
+#include "bucket/patience.hpp"
 #include "bucket/place.hpp"
 #include "bucket/settings.hpp"
 #include "os/disk_threads.hpp"
@@ -47,7 +48,7 @@ struct PartOrder {
 class Client {
  public:
   Client(Clock& clock, Settings settings, Environment environment,
-         std::unique_ptr<Transport> transport, os::DiskPriority priority);
+         std::unique_ptr<Transport> transport, os::DiskPriority priority, Patience patience = {});
   ~Client();
 
   // Errors of all: io (also after the last try), not_found, invalid_argument (no such bucket; a
@@ -95,12 +96,23 @@ class Client {
   WallTime server_time() const;
   void note_time(const Response& response);
   void set_clock();
+  // Both name a silent server, now and then; any thread.
+  bool give_up_in_silence(const std::string& doing, std::chrono::milliseconds silence);
+  void name_silence(const std::string& text);
+  bool is_interrupted() const { return patience_.is_interrupted && patience_.is_interrupted(); }
+  int tries_limit() const { return has_answered_ ? tries_max : patience_.first_tries_max; }
+  Error last_error(const std::string& doing, const Error& last, int tries, int stalls) const;
+  Task<void> pause(int failures, std::string doing);
 
   Clock& clock_;
   const Settings settings_;
   const std::unique_ptr<Transport> transport_;
   CredentialSource credentials_;
+  const Patience patience_;
   Random random_;
+  bool has_answered_ = false;  // The server has, to anything.
+  std::mutex silence_mutex_;   // Only for the next one.
+  LogLimit silences_{silence_named_every_seconds};
   Duration seen_offset_{};   // The server's time, less ours, in its last answer.
   Duration clock_offset_{};  // The same, when the server first refused our time. Requests have it.
   os::DiskThreads threads_;

@@ -30,7 +30,7 @@ Found from_environment(const Environment& environment) {
   const auto secret_key = environment.variable("AWS_SECRET_ACCESS_KEY");
   if (!access_key || !secret_key) return std::optional<Credentials>();
   return with_keys(*access_key, *secret_key, environment.variable("AWS_SESSION_TOKEN").value_or(""),
-                   "the environment");
+                   environment.name);
 }
 
 Found from_profile(const Environment& environment) {
@@ -159,20 +159,26 @@ Result<Credentials> find_credentials(const Environment& environment, const std::
     if (found) return *std::move(found);
   }
   return fail(Errc::io,
-              "find keys for S3: there are none in the environment (AWS_ACCESS_KEY_ID, "
-              "AWS_SECRET_ACCESS_KEY), in ~/.aws/credentials (profile " +
-                  environment.variable("AWS_PROFILE").value_or("default") +
-                  "), from a web identity, a container or an instance");
+              fmt::format("find keys for S3: there are none in {} (AWS_ACCESS_KEY_ID, "
+                          "AWS_SECRET_ACCESS_KEY), in ~/.aws/credentials (profile {}), from a web "
+                          "identity, a container or an instance{}{}",
+                          environment.name, environment.variable("AWS_PROFILE").value_or("default"),
+                          environment.remedy,
+                          environment.remedy.empty() ? ""
+                                                     : "; or write the keys into the profile, "
+                                                       "which is read again"));
 }
 
 Result<Credentials> find_google_credentials(const Environment& environment) {
   const auto access_key = environment.variable("LIBCKPT_GS_ACCESS_KEY_ID");
   const auto secret_key = environment.variable("LIBCKPT_GS_SECRET_ACCESS_KEY");
-  if (access_key && secret_key) return with_keys(*access_key, *secret_key, "", "the environment");
+  if (access_key && secret_key) return with_keys(*access_key, *secret_key, "", environment.name);
   return fail(
       Errc::io,
-      "find keys for Google Cloud Storage: LIBCKPT_GS_ACCESS_KEY_ID and "
-      "LIBCKPT_GS_SECRET_ACCESS_KEY are not set: they are an HMAC key of a service account");
+      fmt::format("find keys for Google Cloud Storage: LIBCKPT_GS_ACCESS_KEY_ID and "
+                  "LIBCKPT_GS_SECRET_ACCESS_KEY are not set in {}: they are an HMAC key of a "
+                  "service account{}",
+                  environment.name, environment.remedy));
 }
 
 Result<Credentials> CredentialSource::at(WallTime now) {

@@ -22,7 +22,7 @@ using WallTime = std::chrono::system_clock::time_point;
 struct Credentials {
   Keys keys;
   std::optional<WallTime> expires;
-  std::string origin;  // "the environment": for errors.
+  std::string origin;  // "the environment", "profile p": for errors.
 };
 
 // Errors: not_found (lists where it looked), unavailable (a service did not answer), io (a service

@@ -32,6 +32,8 @@ struct Exchange {
   std::size_t offset = 0;
   std::uint64_t received = 0;  // Into `target`.
   bool is_overlong = false;
+  bool is_given_up = false;  // By the one who asked.
+  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
 };
 
 std::size_t send_more(char* room, std::size_t size, std::size_t count, void* user) {
@@ -97,8 +99,15 @@ std::size_t take_body(char* data, std::size_t size, std::size_t count, void* use
   return bytes;
 }
 
-int note_progress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
-  return static_cast<Exchange*>(user)->is_stopped.load() ? 1 : 0;  // 1 ends the transfer.
+int note_progress(void* user, curl_off_t, curl_off_t received, curl_off_t, curl_off_t sent) {
+  Exchange& exchange = *static_cast<Exchange*>(user);
+  if (exchange.is_stopped.load()) return 1;  // Ends the transfer.
+  const bool is_silent = received == 0 && sent == 0;
+  if (!is_silent || !exchange.request.on_silence) return 0;
+  const auto silence = std::chrono::steady_clock::now() - exchange.began;
+  exchange.is_given_up =
+      exchange.request.on_silence(std::chrono::duration_cast<std::chrono::milliseconds>(silence));
+  return exchange.is_given_up ? 1 : 0;
 }
 
 bool is_worth_another_try(CURLcode code) {
@@ -136,7 +145,7 @@ class CurlTransport final : public Transport {
     if (is_stopped_.load()) return fail(Errc::cancelled, "the daemon is stopping");
     CURL* handle = take_handle();
     if (handle == nullptr) return fail(Errc::exhausted, "libcurl has no memory for a request");
-    Exchange exchange{request, is_stopped_, {}, 0, 0, 0, false};
+    Exchange exchange{.request = request, .is_stopped = is_stopped_, .response = {}};
     curl_slist* headers = nullptr;
     for (const Header& header : request.headers)
       headers = curl_.slist_append(headers, (header.name + ": " + header.value).c_str());
@@ -213,6 +222,7 @@ class CurlTransport final : public Transport {
   Result<Response> conclude(Exchange& exchange, CURLcode code) {
     const std::string where = exchange.request.origin.host;
     if (is_stopped_.load()) return fail(Errc::cancelled, "the daemon is stopping");
+    if (exchange.is_given_up) return fail(Errc::cancelled, "interrupted");
     if (exchange.is_overlong)
       return fail(Errc::unavailable, where + " sent more bytes than were asked for");
     if (code == CURLE_OPERATION_TIMEDOUT) {

@@ -1,5 +1,7 @@
 #include "bucket/environment.hpp"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 
 #include "os/small_file.hpp"
@@ -36,6 +38,16 @@ Environment Environment::of_process() {
     if (!text) return std::nullopt;
     return std::move(text).value();
   };
+  return environment;
+}
+
+Environment Environment::of_daemon(int pid, const std::string& since) {
+  Environment environment = of_process();
+  environment.name =
+      fmt::format("the environment of the daemon (ckptd, process {}, since {})", pid, since);
+  environment.remedy =
+      "; the daemon keeps the environment of the trainer that started it: after a change, `ckpt "
+      "stop` ends it, and the next trainer starts one with its own";
   return environment;
 }
 

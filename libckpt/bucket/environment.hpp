@@ -16,8 +16,14 @@ struct Environment {
   std::function<std::optional<std::string>(const std::string& name)> variable;
   // Nothing: there is no such file, or it cannot be read.
   std::function<std::optional<std::string>(const std::string& path)> file;
+  // For errors: whose variables these are, and how another value of one gets there.
+  std::string name = "the environment";
+  std::string remedy;  // Empty, or a part of a sentence that begins with "; ".
 
   static Environment of_process();
+  // The same, of this process as a daemon: it has what the trainer had that started it, and nobody
+  // sees that. `since`: when it started, for people.
+  static Environment of_daemon(int pid, const std::string& since);
 };
 
 using Section = std::map<std::string, std::string>;

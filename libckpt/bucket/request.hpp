@@ -3,9 +3,11 @@
 // Threads: Transport::perform blocks, and is called from several threads at once.
 #pragma once
 
+#include <chrono>
 #include <ckpt/result.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -46,6 +48,8 @@ struct Request {
   std::optional<ByteRange> range;                          // Asks for these bytes alone.
   std::span<std::byte> target;  // Borrowed. Takes the bytes of a good answer, exactly; else `body`.
   bool is_local = false;        // The machine's own service: no proxy, and short time-outs.
+  // Asked again and again, on the thread of perform, while no byte comes or goes. True: give up.
+  std::function<bool(std::chrono::milliseconds silence)> on_silence;
 
   std::uint64_t body_bytes() const;
   std::string encoded_path() const;  // "/bucket/a%20b"
@@ -71,7 +75,7 @@ class Transport {
   virtual ~Transport() = default;
   // Returns any answer that came whole. Errors: unavailable (no connection, a time-out, a cut-off
   // or overlong answer: worth another try), io (TLS refused, and the like), unsupported (no HTTP
-  // library), cancelled (stop).
+  // library), cancelled (stop, or `on_silence`).
   virtual Result<Response> perform(const Request& request) = 0;
   // Ends requests in flight, and all later ones.
   virtual void stop() = 0;

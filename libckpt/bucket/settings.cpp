@@ -6,6 +6,21 @@ namespace ckpt::bucket {
 
 namespace {
 
+struct Value {
+  std::string text;
+  std::string origin;  // "AWS_REGION in the environment".
+};
+
+std::string explain(const Environment& environment, const std::optional<Value>& endpoint,
+                    const std::optional<Value>& region) {
+  if (endpoint) {
+    return fmt::format("the endpoint is that of {}{}", endpoint->origin, environment.remedy);
+  }
+  if (region) return fmt::format("the region is that of {}{}", region->origin, environment.remedy);
+  return fmt::format("neither {} nor the profile names an endpoint or a region{}", environment.name,
+                     environment.remedy);
+}
+
 Result<Settings> read_google(const Environment& environment) {
   Settings settings;
   settings.scheme = Scheme::gs;
@@ -14,6 +29,9 @@ Result<Settings> read_google(const Environment& environment) {
   CKPT_TRY(settings.endpoint, parse_origin(url.value_or("https://storage.googleapis.com")));
   settings.is_path_style = true;
   settings.ca_file = environment.variable("AWS_CA_BUNDLE").value_or("");
+  settings.source = url ? fmt::format("the endpoint is that of LIBCKPT_GS_ENDPOINT in {}{}",
+                                      environment.name, environment.remedy)
+                        : "the endpoint is Google's own";
   return settings;
 }
 
@@ -23,25 +41,33 @@ Result<Settings> Settings::read(const Environment& environment, Scheme scheme) {
   if (scheme == Scheme::gs) return read_google(environment);
   const Section profile = read_profile(environment);
   const auto first_of = [&](std::initializer_list<const char*> variables,
-                            const char* key) -> std::optional<std::string> {
-    for (const char* name : variables)
-      if (auto value = environment.variable(name)) return value;
+                            const char* key) -> std::optional<Value> {
+    for (const char* name : variables) {
+      if (auto value = environment.variable(name))
+        return Value{*value, fmt::format("{} in {}", name, environment.name)};
+    }
     const auto found = profile.find(key);
     if (found == profile.end() || found->second.empty()) return std::nullopt;
-    return found->second;
+    const std::string profile_name = environment.variable("AWS_PROFILE").value_or("default");
+    return Value{found->second, "profile " + profile_name};
   };
   Settings settings;
-  if (auto region = first_of({"AWS_REGION", "AWS_DEFAULT_REGION"}, "region"))
-    settings.region = *region;
-  if (auto url = first_of({"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, "endpoint_url")) {
-    CKPT_TRY(settings.endpoint, parse_origin(*url));
+  const auto region = first_of({"AWS_REGION", "AWS_DEFAULT_REGION"}, "region");
+  if (region) settings.region = region->text;
+  const auto url = first_of({"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, "endpoint_url");
+  settings.source = explain(environment, url, region);
+  if (url) {
+    auto endpoint = parse_origin(url->text);
+    if (!endpoint) return fail(std::move(endpoint).error().context(settings.source));
+    settings.endpoint = *std::move(endpoint);
     settings.is_path_style = true;  // Most servers have no names for their buckets in DNS.
   }
-  settings.ca_file = first_of({"AWS_CA_BUNDLE"}, "ca_bundle").value_or("");
+  settings.ca_file = first_of({"AWS_CA_BUNDLE"}, "ca_bundle").value_or(Value()).text;
   if (auto style = environment.variable("LIBCKPT_S3_ADDRESSING")) {
     if (*style != "path" && *style != "virtual") {
       return fail(Errc::invalid_argument,
-                  fmt::format("LIBCKPT_S3_ADDRESSING is \"{}\", not path or virtual", *style));
+                  fmt::format("LIBCKPT_S3_ADDRESSING is \"{}\" in {}, not path or virtual{}",
+                              *style, environment.name, environment.remedy));
     }
     settings.is_path_style = *style == "path";
   }

@@ -16,6 +16,8 @@ struct Settings {
   std::optional<Origin> endpoint;  // None: Amazon's own, of the region.
   bool is_path_style = false;      // "host/bucket/key" rather than "bucket.host/key".
   std::string ca_file;             // Empty: the system's.
+  // For errors: where the endpoint is from, or without one the region, and what changes it.
+  std::string source;
 
   // The order is that of the AWS tools: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_REGION,
   // AWS_DEFAULT_REGION, AWS_CA_BUNDLE, then the profile. LIBCKPT_S3_ADDRESSING is ours: `path` or

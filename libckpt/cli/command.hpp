@@ -21,6 +21,7 @@ struct Outcome {
   std::string text;  // For people; lines that end in a newline.
   Json json;
   bool is_trouble = false;
+  bool is_verbatim = false;  // The text is for a program: its lines stay as they are.
 };
 
 }  // namespace ckpt::cli

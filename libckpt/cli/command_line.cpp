@@ -12,7 +12,9 @@
 #include "base/log.hpp"
 #include "cli/command_table.hpp"
 #include "cli/commands.hpp"
+#include "cli/fold.hpp"
 #include "cli/table.hpp"
+#include "cli/terminal.hpp"
 #include "daemon/daemon_options.hpp"
 
 namespace ckpt::cli {
@@ -24,7 +26,8 @@ constexpr const char* description =
     "storage.";
 
 constexpr const char* footer =
-    "Exit codes: 0 all is well, 1 trouble was found, 2 wrong use.\n"
+    "Exit codes: 0 all is well; 1 trouble was found, or something could not be reached, read or\n"
+    "written; 2 wrong use: the same command cannot succeed as it stands.\n\n"
     "`ckpt COMMAND --help` has the details and examples. With --json, standard output is one JSON\n"
     "object, also after an error; errors for people go to standard error.";
 
@@ -67,8 +70,10 @@ void add_daemon_commands(CLI::App& app, Commands& commands, Arguments& arguments
       "directory loses what it has in memory, and a step that some rank has not captured is lost\n"
       "too; both are reported. Meanwhile trainers get no more Slots. If storage fails or the\n"
       "deadline passes, the daemon keeps running, and the command prints the reason and exits\n"
-      "with 1; --no-flush ends it anyway. Returns when the process is gone. A trainer that still\n"
-      "runs continues, and starts a new daemon. It is no error if no daemon runs.\n\n"
+      "with 1; --no-flush ends it anyway. Returns when the process is gone. Exits with 1, too, if\n"
+      "nothing is left of a job: it had no step on storage, and lost what was in memory;\n"
+      "--no-flush asks for that. A trainer that still runs continues, and starts a new daemon. It\n"
+      "is no error if no daemon runs.\n\n"
       "Examples:\n  ckpt stop\n  ckpt stop --deadline 30s");
 
   command = subcommand(app, commands, arguments, "drop", "Free the memory of one job on this node",
@@ -194,10 +199,9 @@ void add_export(CLI::App& app, Commands& commands, Arguments& arguments) {
           "model as Hugging Face loads them. dcp: the directory that torch.distributed.checkpoint "
           "loads, in any world")
       ->default_val("safetensors");
-  command
-      ->add_option("--max-shard-size", given.max_shard_size,
-                   "With --format hf: tensors of one file, such as 500MB or 2GiB")
-      ->default_val("5GB");
+  command->add_option(
+      "--max-shard-size", given.max_shard_size,
+      "Only with --format hf: tensors of one file, such as 500MB or 2GiB; default: 5GB");
   add_names(command, given.names);
   command->add_option("--strip", given.strip,
                       "Only tensors whose names begin so, and without this in their names");
@@ -266,7 +270,9 @@ std::string message_of(const Error& error) {
 }
 
 int print_error(const std::string& command, const Error& error, bool json) {
-  const bool is_wrong_use = error.code() == Errc::invalid_argument;
+  // A bucket that is not there is like a directory that is not: the command was well-formed.
+  const bool is_wrong_use = error.code() == Errc::invalid_argument &&
+                            error.cause() != std::errc::no_such_file_or_directory;
   if (json) {
     Json printed;
     printed["error"] = {{"code", to_string(error.code())}, {"text", message_of(error)}};
@@ -281,7 +287,8 @@ int print(const std::string& command, const Result<Outcome>& outcome, bool json)
   if (json) {
     std::puts(outcome->json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   } else {
-    std::fputs(outcome->text.c_str(), stdout);
+    const std::size_t width = outcome->is_verbatim ? 0 : text_width();
+    std::fputs(folded(outcome->text, width).c_str(), stdout);
   }
   // If a redirected disk is full, the output must not pass for an answer.
   if (std::fflush(stdout) != 0) {
@@ -321,7 +328,9 @@ int run(int count, const char* const* arguments_given) {
   try {
     app.parse(count, arguments_given);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help or --version.
+    const bool is_help = dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr;
+    if (is_help) std::fputs(folded_help(app.help()).c_str(), stdout);
+    if (error.get_exit_code() == 0) return is_help ? exit_ok : app.exit(error);
     const std::span<const char* const> given(arguments_given, static_cast<std::size_t>(count));
     const bool json = std::ranges::any_of(
         given, [](const char* argument) { return std::string_view(argument) == "--json"; });

@@ -16,6 +16,8 @@ struct GcArguments {
   Options words;
   std::string keep_every;
   std::string best_mode = "min";
+  const CLI::Option* every_option = nullptr;  // Whether they were given.
+  const CLI::Option* best_option = nullptr;
 };
 
 // Arguments: those of all commands; the parser fills in those of the given one.

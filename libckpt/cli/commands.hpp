@@ -38,6 +38,9 @@ Result<Outcome> repair(const RepairOptions& given);
 struct GcOptions {
   std::string dir;
   storage::RetentionRule rule;  // Without max_ckpt_num: no checkpoint goes.
+  // Whether these parts of the rule were given, or else are those that the job has recorded.
+  bool has_every = false;
+  bool has_best = false;
   bool dry_run = false;
   std::string runtime_dir;  // The daemon that may work there has this one.
 };
@@ -76,8 +79,8 @@ struct ExportOptions {
   std::string path;
   std::string runtime_dir;
   std::string out;
-  std::string format;  // "safetensors", "torch", "hf", "dcp".
-  std::string max_shard_size;
+  std::string format;          // "safetensors", "torch", "hf", "dcp".
+  std::string max_shard_size;  // Only with "hf"; empty: the default.
   std::vector<std::string> names;
   std::string strip;
   std::optional<std::uint32_t> rank;

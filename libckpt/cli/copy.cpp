@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "arena/arena_limits.hpp"
@@ -16,6 +17,7 @@
 #include "storage/copy.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/run_directory.hpp"
+#include "storage/search.hpp"
 
 namespace ckpt::cli {
 
@@ -53,6 +55,28 @@ Status check_places(const CopyOptions& given, const std::string& run) {
               fmt::format("copy {} to {}: it lies there already", given.from, given.to));
 }
 
+// A run that lies above others hides them from every command that takes a parent of runs.
+Status refuse_above_runs(Workplace& workplace, const CopyOptions& given) {
+  const storage::Site target(workplace.files(), workplace.clock(), given.to);
+  const auto marker = workplace.run(storage::read_run_marker(target));
+  if (marker || marker.error().code() != Errc::not_found) return {};  // The copy says the rest.
+  const auto found =
+      workplace.run(storage::find_runs(workplace.files(), workplace.clock(), given.to));
+  if (!found || found->runs.empty() || found->runs.front().name.empty()) return {};
+  const std::string& below = found->runs.front().name;
+  return fail(Errc::invalid_argument,
+              fmt::format("copy {} to {}: other runs lie below it ({}), and a run there would hide "
+                          "them; name a directory of its own, such as {}",
+                          given.from, given.to, below, os::join(given.to, "run")));
+}
+
+bool is_packed(const format::Manifest& manifest) {
+  return std::ranges::any_of(manifest.shards, [](const format::ManifestShard& shard) {
+    return std::ranges::any_of(
+        shard.files, [](const format::StoredFile& file) { return file.table.has_value(); });
+  });
+}
+
 std::uint64_t bytes_of(const StoredStep& step) {
   std::uint64_t bytes = 0;
   for (std::uint32_t rank = 0; rank < step.shards->shard_count(); ++rank)
@@ -76,6 +100,9 @@ Outcome told(const StoredStep& step, const CopyOptions& given, const storage::Co
       "{}: {} is {}", title_of(*step.manifest), printable(path),
       copied.was_there ? "there already, and whole"
                        : fmt::format("whole, {} copied", arena::human_bytes(moved.copied_bytes)));
+  if (const std::uint64_t stored = storage::describe(*step.manifest, {}).bytes;
+      !step.memory && !copied.was_there && is_packed(*step.manifest))
+    outcome.text += fmt::format(" ({} as stored, compressed)", arena::human_bytes(stored));
   if (moved.found_bytes > 0)
     outcome.text += fmt::format(", {} found there", arena::human_bytes(moved.found_bytes));
   outcome.text += "\n";
@@ -164,8 +191,10 @@ Result<Outcome> copy(const CopyOptions& given) {
                 fmt::format("copy to {}: a job's memory is filled by the job's own saves, and by "
                             "its restore of what lies in its directory: copy there",
                             given.to));
+  CKPT_CHECK(refuse_two_places(given.to, "copy to"));
   CKPT_CHECK(check_places(given, {}));
   Workplace workplace;
+  CKPT_CHECK(refuse_above_runs(workplace, given));
   return use_stored_step(workplace, given.from, given.runtime_dir, [&](const auto& step) {
     return step->memory ? copy_memory(workplace, step, given) : copy_step(workplace, step, given);
   });

@@ -10,6 +10,7 @@
 #include "base/random.hpp"
 #include "base/units.hpp"
 #include "cli/cgroup.hpp"
+#include "cli/daemon_environment.hpp"
 #include "cli/daemon_talk.hpp"
 #include "cli/json_read.hpp"
 #include "cli/workplace.hpp"
@@ -264,6 +265,20 @@ Finding check_cgroup(const Options& options, std::optional<pid_t> running) {
           group.advice};
 }
 
+// It finds buckets and keys by its own environment.
+std::optional<Finding> check_environment(const Options& options, std::optional<pid_t> running) {
+  if (options.embedded || running.value_or(0) <= 0) return std::nullopt;
+  const auto text = os::read_file(fmt::format("/proc/{}/environ", *running), 4 * MiB);
+  if (!text) return std::nullopt;
+  const auto differing = differing_variables(*text, bucket::Environment::of_process());
+  if (differing.empty()) return std::nullopt;
+  return Finding{"environment", Grade::note,
+                 fmt::format("that of the daemon, pid {}, is another one than here: {}", *running,
+                             fmt::join(differing, ", ")),
+                 "if buckets are used: `ckpt stop` ends it, and the next trainer starts one with "
+                 "the trainer's environment"};
+}
+
 // For those who would confine the daemon from outside; it does not do so itself.
 Finding check_landlock() {
   const int version = os::landlock_version();
@@ -283,6 +298,7 @@ std::vector<Finding> examine(const Options& options) {
   findings.push_back(check_daemon(options, running));
   findings.push_back(check_program(options));
   findings.push_back(check_cgroup(options, running));
+  if (auto finding = check_environment(options, running)) findings.push_back(std::move(*finding));
   findings.push_back(check_memory(options));
   findings.push_back(check_locked_memory());
   findings.push_back(check_descriptors());

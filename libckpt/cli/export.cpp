@@ -22,6 +22,8 @@ namespace ckpt::cli {
 
 namespace {
 
+constexpr const char* default_shard_size = "5GB";  // That of Hugging Face.
+
 Result<ExportWish> wish_of(const ExportOptions& given) {
   ExportWish wish;
   wish.choice = {given.names, given.strip};
@@ -39,7 +41,13 @@ Result<ExportWish> wish_of(const ExportOptions& given) {
                           : std::filesystem::path(given.out).filename();
   if (!wish.is_sharded && wish.file_name.empty())
     return fail(Errc::invalid_argument, fmt::format("export to \"{}\": name the file", given.out));
-  CKPT_TRY(wish.file_bytes_max, parse_size(given.max_shard_size));
+  if (!wish.is_sharded && !given.max_shard_size.empty())
+    return fail(Errc::invalid_argument,
+                fmt::format("--max-shard-size {}: only --format hf divides a model into files; "
+                            "--format {} writes it whole",
+                            given.max_shard_size, given.format));
+  const bool has_size = !given.max_shard_size.empty();
+  CKPT_TRY(wish.file_bytes_max, parse_size(has_size ? given.max_shard_size : default_shard_size));
   if (wish.file_bytes_max == 0)
     return fail(Errc::invalid_argument, "--max-shard-size: it cannot be 0");
   return wish;
@@ -172,6 +180,7 @@ Result<Outcome> export_step(Workplace& workplace, const std::shared_ptr<StoredSt
 
 Result<Outcome> export_tensors(const ExportOptions& given) {
   CKPT_CHECK(refuse_memory_path(given.out, "export to"));
+  CKPT_CHECK(refuse_two_places(given.out, "export to"));
   CKPT_TRY(const ExportWish wish, wish_of(given));
   Workplace workplace;
   return use_stored_step(workplace, given.path, given.runtime_dir, [&](const auto& step) {

@@ -84,9 +84,12 @@ Task<void> find_what_is_in_the_way(Export& work) {
   auto listed = co_await work.files.list(work.at("."));
   const bool may_be_missing = work.order.makes_directory || work.is_in_bucket();
   if (!listed && listed.error().code() == Errc::not_found && may_be_missing) co_return Status();
-  if (!listed)
+  const bool is_no_directory = !listed && (listed.error().code() == Errc::not_found ||
+                                           listed.error().cause() == std::errc::not_a_directory);
+  if (is_no_directory)
     co_return fail(Errc::invalid_argument,
                    fmt::format("write to {}: {}", work.order.directory, listed.error().message()));
+  if (!listed) co_return fail(Error(listed.error()).context("write to " + work.order.directory));
   for (const os::DirectoryEntry& entry : *listed) {
     const bool is_of_whole = work.order.is_whole_directory && work.is_of_directory(entry.name);
     const bool is_ours =

@@ -3,9 +3,11 @@
 //      somebody else's.
 //   2. The daemon of this node is asked whether it works in the directory. If so, attempts are its
 //      own business; published checkpoints may go at any time, since their removal is atomic.
-//   3. The surplus is chosen as a daemon would choose it.
+//   3. The surplus is chosen as a daemon would choose it. What the job keeps by its own options,
+//      keep_every and keep_best, it has recorded; options of the command count instead.
 //   4. One of the checkpoints that stay is read as a whole: damage must not make the last good one
 //      go.
+//      A dry run ends here, so that it promises nothing else.
 //   5. Each is removed: logged, hidden by a rename (in a bucket: without its manifest), then its
 //   files.
 #include <fmt/format.h>
@@ -24,6 +26,7 @@
 #include "storage/member_reader.hpp"
 #include "storage/removal.hpp"
 #include "storage/retention.hpp"
+#include "storage/retention_record.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/run_directory.hpp"
 
@@ -33,6 +36,8 @@ namespace {
 
 struct Plan {
   format::RunId run;
+  storage::RetentionRule rule;            // With what the job itself keeps.
+  bool is_recorded = false;               // Whether the job has said what it keeps.
   format::Timelines timelines;            // By which the choice was made.
   std::vector<storage::Checkpoint> kept;  // That a restore may take, the newest first.
   std::vector<storage::Checkpoint> superfluous;
@@ -74,9 +79,28 @@ Result<bool> is_in_use(const std::string& runtime_dir, const std::string& direct
 }
 
 // Step 3.
+Status add_own_words(Workplace& workplace, const storage::Site& site, const GcOptions& given,
+                     Plan& plan) {
+  plan.rule = given.rule;
+  if (given.rule.max_ckpt_num == 0) return {};
+  const auto own = workplace.run(storage::load_retention(site, plan.run));
+  if (!own && given.has_every && given.has_best) return {};
+  if (!own)
+    return fail(Error(own.error())
+                    .context(fmt::format("find out what the job in {} keeps (--keep-every and "
+                                         "--keep-best together count instead)",
+                                         site.directory())));
+  plan.is_recorded = own->has_value();
+  if (!plan.is_recorded) return {};
+  if (!given.has_every) plan.rule.keep_every = (*own)->keep_every;
+  if (!given.has_best) plan.rule.best = (*own)->best;
+  return {};
+}
+
 Result<Plan> plan_for(Workplace& workplace, const storage::Site& site, const GcOptions& given) {
   Plan plan;
   CKPT_TRY(plan.run, run_of(workplace, site));
+  CKPT_CHECK(add_own_words(workplace, site, given, plan));
   CKPT_TRY(plan.timelines, workplace.run(storage::load_timelines(site, plan.run)));
   CKPT_TRY(plan.is_in_use, is_in_use(given.runtime_dir, site.directory()));
   storage::CatalogOptions options;
@@ -91,8 +115,8 @@ Result<Plan> plan_for(Workplace& workplace, const storage::Site& site, const GcO
                                            site.directory())));
     }
   }
-  storage::RetentionOrder order{plan.run, given.rule, {}};
-  if (const std::string doubt = storage::explain_no_best(catalog.checkpoints, given.rule.best);
+  storage::RetentionOrder order{plan.run, plan.rule, {}};
+  if (const std::string doubt = storage::explain_no_best(catalog.checkpoints, plan.rule.best);
       !doubt.empty())
     return fail(Errc::invalid_argument,
                 fmt::format("collect garbage in {}: {}", site.directory(), doubt));
@@ -124,7 +148,7 @@ Status verify_kept(Workplace& workplace, const storage::Site& site, const Plan& 
     damage += "; " + checkpoint.name + " is damaged";
   }
   return fail(Errc::corruption,
-              fmt::format("collect garbage in {}: no whole checkpoint would be left{}; nothing was "
+              fmt::format("collect garbage in {}: no whole checkpoint would be left{}; nothing is "
                           "removed",
                           site.directory(), damage));
 }
@@ -160,13 +184,23 @@ Json to_json(const std::string& name, const format::StepId& at, std::uint64_t by
   return {{"name", name}, {"timeline", at.timeline}, {"step", number(at.step)}, {"bytes", bytes}};
 }
 
+std::string describe_rule(const Plan& plan) {
+  std::string text = fmt::format("Rule: {}.\n", printable(storage::describe(plan.rule)));
+  if (!plan.is_recorded && !plan.superfluous.empty())
+    text +=
+        "The job has recorded no keep_every or keep_best of its own: only --keep-every and "
+        "--keep-best count.\n";
+  return text;
+}
+
 Outcome told(const GcOptions& given, const Plan& plan) {
   Outcome outcome;
   std::uint64_t bytes = 0;
   Table table("lrrl", {"NAME", "STEP", "SIZE", "WHY"});
-  outcome.json = {{"directory", given.dir},    {"dry_run", given.dry_run},
-                  {"in_use", plan.is_in_use},  {"checkpoints", Json::array()},
-                  {"attempts", Json::array()}, {"recent_attempts", plan.recent}};
+  outcome.json = {{"directory", given.dir},       {"dry_run", given.dry_run},
+                  {"in_use", plan.is_in_use},     {"rule", storage::describe(plan.rule)},
+                  {"recorded", plan.is_recorded}, {"checkpoints", Json::array()},
+                  {"attempts", Json::array()},    {"recent_attempts", plan.recent}};
   for (const storage::Checkpoint& each : plan.superfluous) {
     bytes += each.bytes;
     outcome.json["checkpoints"].push_back(to_json(each.name, each.at, each.bytes));
@@ -189,6 +223,7 @@ Outcome told(const GcOptions& given, const Plan& plan) {
                                 counted(std::to_string(plan.left.size()), "attempt"),
                                 arena::human_bytes(bytes));
   }
+  if (given.rule.max_ckpt_num > 0) outcome.text += describe_rule(plan);
   if (plan.recent > 0) {
     outcome.text += fmt::format(
         "Not touched: {} to save, {}.\n", counted(std::to_string(plan.recent), "attempt"),
@@ -203,13 +238,13 @@ Result<Outcome> collect_garbage(const GcOptions& given) {
   if (given.dir.empty())
     return fail(Errc::invalid_argument, "collect garbage in \"\": name the directory");
   CKPT_CHECK(refuse_memory_path(given.dir, "collect garbage in"));
+  CKPT_CHECK(refuse_two_places(given.dir, "collect garbage in"));
   Workplace workplace;
   const storage::Site site(workplace.files(), workplace.clock(), given.dir);
   CKPT_TRY(const Plan plan, plan_for(workplace, site, given));
-  if (!given.dry_run) {
-    if (!plan.superfluous.empty()) CKPT_CHECK(verify_kept(workplace, site, plan));
-    CKPT_CHECK(remove_all(workplace, site, plan, "ckpt gc: " + storage::describe(given.rule)));
-  }
+  if (!plan.superfluous.empty()) CKPT_CHECK(verify_kept(workplace, site, plan));
+  if (!given.dry_run)
+    CKPT_CHECK(remove_all(workplace, site, plan, "ckpt gc: " + storage::describe(plan.rule)));
   return told(given, plan);
 }
 

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "arena/arena_limits.hpp"
@@ -7,6 +8,7 @@
 #include "base/units.hpp"
 #include "cli/commands.hpp"
 #include "cli/import_write.hpp"
+#include "cli/memory_step.hpp"
 #include "cli/signal_watch.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
@@ -31,6 +33,20 @@ Result<std::string> job_of(const ImportOptions& given) {
       fmt::format("import as job \"{}\": it {}; choose one by --job", words.job, problem.text));
 }
 
+// Files of a checkpoint that was exported without --strip have the prefix already.
+std::string describe_prefix(const std::string& prefix, const ImportSource& source) {
+  const std::string twice = prefix + prefix;
+  const auto doubled = std::ranges::find_if(source.tensors, [&](const ImportTensor& tensor) {
+    return tensor.spec.name.starts_with(twice);
+  });
+  if (doubled == source.tensors.end())
+    return fmt::format("Each name got \"{}\" before it (--prefix).\n", printable(prefix));
+  return fmt::format(
+      "Each name got \"{}\" before it (--prefix), and some began so already: {}. If that is not "
+      "meant, import again, into another directory, with --prefix ''.\n",
+      printable(prefix), printable(doubled->spec.name));
+}
+
 Outcome told(const ImportOptions& given, const ImportSource& source, const std::string& job,
              const storage::PublishOutcome& published) {
   Outcome outcome;
@@ -45,6 +61,7 @@ Outcome told(const ImportOptions& given, const ImportSource& source, const std::
                   {"files", source.paths},
                   {"tensors", source.tensors.size()},
                   {"tensor_bytes", bytes},
+                  {"prefix", given.prefix},
                   {"left_out", source.left_out}};
   outcome.text = fmt::format("{}: {} of {} from {}, as job {}\n", printable(path),
                              counted(std::to_string(source.tensors.size()), "tensor"),
@@ -54,6 +71,7 @@ Outcome told(const ImportOptions& given, const ImportSource& source, const std::
     outcome.text += fmt::format("Left out: {} that {} no tensor.\n",
                                 counted(std::to_string(source.left_out), "value"),
                                 source.left_out == 1 ? "is" : "are");
+  if (!given.prefix.empty()) outcome.text += describe_prefix(given.prefix, source);
   return outcome;
 }
 
@@ -62,6 +80,7 @@ Outcome told(const ImportOptions& given, const ImportSource& source, const std::
 Result<Outcome> import_tensors(const ImportOptions& given) {
   if (given.to.empty())
     return fail(Errc::invalid_argument, "import: TO is empty: name a directory");
+  CKPT_CHECK(refuse_two_places(given.to, "import to"));
   CKPT_TRY(const std::string job, job_of(given));
   Workplace workplace;
   CKPT_TRY(const std::shared_ptr<ImportSource> source,

@@ -9,6 +9,8 @@
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
 #include "storage/places.hpp"
+#include "storage/run_catalog.hpp"
+#include "storage/step_directory.hpp"
 
 namespace ckpt::cli {
 
@@ -34,8 +36,7 @@ bool is_of_one_job(const storage::Catalog& catalog) {
   });
 }
 
-Result<Outcome> list_one(Workplace& workplace, const std::string& directory) {
-  CKPT_TRY(const auto catalog, read_directory(workplace, directory));
+Outcome told(const std::string& directory, const storage::Catalog& catalog) {
   Outcome outcome;
   outcome.json["directory"] = directory;
   outcome.json["newest"] = nullptr;
@@ -63,6 +64,33 @@ Result<Outcome> list_one(Workplace& workplace, const std::string& directory) {
   return outcome;
 }
 
+Result<Outcome> list_one(Workplace& workplace, const std::string& directory) {
+  CKPT_TRY(const auto catalog, read_directory(workplace, directory));
+  return told(directory, catalog);
+}
+
+bool is_step(Workplace& workplace, const std::string& path) {
+  const std::string manifest = os::beneath(path, format::manifest_name);
+  return workplace.run(workplace.files().status(manifest)).has_value();
+}
+
+// A checkpoint that was named itself. The directory around it may know that it was abandoned.
+Result<Outcome> list_step(Workplace& workplace, std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  CKPT_TRY(const auto manifest,
+           workplace.run(storage::read_manifest_at(workplace.files(), os::join(path, "."))));
+  storage::Catalog catalog;
+  catalog.checkpoints.push_back(storage::describe(*manifest, std::string(os::file_name(path))));
+  const std::size_t slash = path.rfind('/');
+  const std::string around = slash == std::string::npos ? "." : path.substr(0, slash);
+  const storage::Site site(workplace.files(), workplace.clock(), around.empty() ? "/" : around);
+  (void)workplace.run(storage::mark_abandoned(site, manifest->run, catalog));
+  Outcome outcome = told(path, catalog);
+  outcome.is_trouble = false;  // An abandoned one is what was asked for.
+  outcome.text += "The files are not read: `ckpt verify` does that.\n";
+  return outcome;
+}
+
 // A place, or run, that cannot be read is trouble; the others are listed all the same.
 Outcome list_all(Workplace& workplace, const char* key,
                  const std::vector<std::string>& directories) {
@@ -86,7 +114,8 @@ Result<Outcome> list(const std::string& directory) {
   Workplace workplace;
   CKPT_TRY(const storage::Places places, storage::parse_places(directory));
   if (places.second) return list_all(workplace, "places", places.directories());
-  const std::vector<std::string> runs = runs_below(workplace, directory);
+  if (is_step(workplace, directory)) return list_step(workplace, directory);
+  CKPT_TRY(const std::vector<std::string> runs, runs_at(workplace, directory));
   return runs.empty() ? list_one(workplace, directory) : list_all(workplace, "runs", runs);
 }
 

@@ -6,6 +6,7 @@
 
 #include "cli/daemon_talk.hpp"
 #include "node/lent_step.hpp"
+#include "storage/places.hpp"
 #include "storage/step_directory.hpp"
 #include "wire/control_codec.hpp"
 
@@ -57,6 +58,16 @@ Status refuse_memory_path(std::string_view path, std::string_view what) {
               fmt::format("{} {}: this needs a directory or a bucket; `ckpt status` shows what is "
                           "in memory",
                           what, path));
+}
+
+Status refuse_two_places(std::string_view path, std::string_view what) {
+  if (path.empty()) return {};
+  const auto places = storage::parse_places(path);
+  if (!places) return fail(Error(places.error()));
+  if (!places->second) return {};
+  return fail(Errc::invalid_argument,
+              fmt::format("{} \"{}\": this needs one place; run it for {} or for {}", what, path,
+                          places->first, places->second->directory));
 }
 
 MemoryStep::MemoryStep(Clock& clock, os::LocalConnection connection)

@@ -31,6 +31,8 @@ bool is_memory_path(std::string_view path);
 Result<MemoryPath> parse_memory_path(std::string_view path);
 // Called by commands that read or change directories only. Errors: invalid_argument.
 Status refuse_memory_path(std::string_view path, std::string_view what);
+// Called where one directory is meant, as the job's option `dir` may name two.
+Status refuse_two_places(std::string_view path, std::string_view what);
 
 class MemoryStep final : public gather::ShardSource {
  public:

@@ -79,7 +79,10 @@ bool needs_repair(Workplace& workplace, const std::string& directory) {
 
 Result<Outcome> repair(const RepairOptions& given) {
   const std::string path = without_slash(given.path), from = without_slash(given.from);
-  for (const std::string& place : {path, from}) CKPT_CHECK(refuse_memory_path(place, "repair"));
+  for (const std::string& place : {path, from}) {
+    CKPT_CHECK(refuse_memory_path(place, "repair"));
+    CKPT_CHECK(refuse_two_places(place, "repair"));
+  }
   if (from.empty())
     return fail(Errc::invalid_argument,
                 fmt::format("repair {}: name the other copy with --from", path));

@@ -92,6 +92,13 @@ void examine_latest(Workplace& workplace, const storage::Site& site, storage::Ca
          fmt::format("it names {}, and {} is newer", name, newest));
 }
 
+Error it_is_a_file(const std::string& path) {
+  return Error(Errc::invalid_argument,
+               fmt::format("look for checkpoints in {}: it is a file; name the checkpoint "
+                           "(step-...) or the directory that it lies in",
+                           path));
+}
+
 Result<storage::Catalog> read_once(Workplace& workplace, const std::string& directory) {
   const storage::Site site(workplace.files(), workplace.clock(), directory);
   auto read = workplace.run(storage::read_run_catalog(site));
@@ -102,6 +109,7 @@ Result<storage::Catalog> read_once(Workplace& workplace, const std::string& dire
     examine_latest(workplace, site, catalog);
     return std::move(catalog);
   }
+  if (read.error().cause() == std::errc::not_a_directory) return fail(it_is_a_file(directory));
   if (read.error().code() != Errc::not_found) return fail(std::move(read).error());
   return fail(Errc::not_found,
               fmt::format("look for checkpoints in {}: there is no such directory; name the one "
@@ -123,16 +131,20 @@ Result<storage::Catalog> read_directory(Workplace& workplace, const std::string&
   }
 }
 
-std::vector<std::string> runs_below(Workplace& workplace, const std::string& directory) {
+Result<std::vector<std::string>> runs_at(Workplace& workplace, const std::string& directory) {
+  std::vector<std::string> runs;
   const auto manifest =
       workplace.run(workplace.files().status(os::beneath(directory, format::manifest_name)));
-  if (manifest) return {};
-  const auto found =
-      workplace.run(storage::find_runs(workplace.files(), workplace.clock(), directory));
-  std::vector<std::string> runs;
-  if (!found) return runs;
-  for (const storage::FoundRun& run : found->runs)
-    if (!run.name.empty()) runs.push_back(run.directory);
+  if (manifest) return runs;
+  const std::error_code cause = manifest.error().cause();
+  if (cause == std::errc::timed_out || cause == std::errc::not_connected)
+    return fail(Error(manifest.error()));
+  auto found =
+      workplace.run(storage::find_runs_everywhere(workplace.files(), workplace.clock(), directory));
+  if (!found) return runs;  // The caller reads the directory, and says why it cannot be read.
+  const bool is_one = found->runs.size() == 1 && found->runs.front().name.empty();
+  if (is_one) return runs;
+  for (const storage::FoundRun& run : found->runs) runs.push_back(run.directory);
   std::ranges::sort(runs);
   return runs;
 }
@@ -148,11 +160,12 @@ Json to_json(const std::vector<storage::Rejected>& rejected) {
   return list;
 }
 
-std::string describe(const std::vector<storage::Rejected>& rejected) {
+std::string describe(const std::vector<storage::Rejected>& rejected, const std::string& directory) {
   std::string text;
   for (const storage::Rejected& each : rejected) {
     text += fmt::format("{} {}: {}\n", storage::is_damage(each) ? "DAMAGED" : "ignored",
-                        printable(each.name), printable(each.reason));
+                        printable(directory.empty() ? each.name : os::join(directory, each.name)),
+                        printable(each.reason));
   }
   return text;
 }

@@ -15,16 +15,18 @@ namespace ckpt::cli {
 // io.
 Result<storage::Catalog> read_directory(Workplace& workplace, const std::string& directory);
 
-// The runs below a directory that is neither a run nor a checkpoint, by name; none: it is one, or
-// there are none.
-std::vector<std::string> runs_below(Workplace& workplace, const std::string& directory);
+// The runs that a path means, if they are several or lie below it: the run that it is, and those
+// below it, by name. None: it is one run, or a checkpoint, or there are no runs. Errors: io (a
+// server that does not answer).
+Result<std::vector<std::string>> runs_at(Workplace& workplace, const std::string& directory);
 
 // The checkpoint that a restore takes; none: restores to older steps have abandoned all.
 const storage::Checkpoint* newest_living(const storage::Catalog& catalog);
 
 Json to_json(const std::vector<storage::Rejected>& rejected);
-// One line for each, or nothing.
-std::string describe(const std::vector<storage::Rejected>& rejected);
+// One line for each, or nothing. `directory`: goes before each name; empty: nothing does.
+std::string describe(const std::vector<storage::Rejected>& rejected,
+                     const std::string& directory = {});
 // Returns true if some are damaged, and not merely replaced or another run's.
 bool has_damaged(const std::vector<storage::Rejected>& rejected);
 

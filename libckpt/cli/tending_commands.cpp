@@ -18,7 +18,8 @@ Result<storage::RetentionRule> rule_of(const GcArguments& given) {
   Options words = given.words;
   words.job = "gc";
   words.save_storage_interval = Interval();  // Nothing is saved here.
-  auto every = client::parse_keep_intervals(given.keep_every);
+  const bool has_none = given.keep_every.empty() || given.keep_every == "none";
+  auto every = client::parse_keep_intervals(has_none ? "" : given.keep_every);
   if (!every) return fail(std::move(every).error().context("--keep-every"));
   words.keep_every = std::move(every).value();
   CKPT_CHECK(words.set("best_mode", given.best_mode));
@@ -44,32 +45,49 @@ Result<storage::RetentionRule> rule_of(const GcArguments& given) {
 
 void add_gc(CLI::App& app, Commands& commands, Arguments& arguments) {
   GcArguments& given = arguments.gc;
-  CLI::App* command = subcommand(
-      app, commands, arguments, "gc", "Remove old checkpoints, and what ended attempts left behind",
-      [](const Arguments& all) -> Result<Outcome> {
-        CKPT_TRY(auto rule, rule_of(all.gc));
-        return collect_garbage({all.dir, std::move(rule), all.dry_run, all.runtime_dir});
-      });
+  CLI::App* command = subcommand(app, commands, arguments, "gc",
+                                 "Remove old checkpoints, and what ended attempts left behind",
+                                 [](const Arguments& all) -> Result<Outcome> {
+                                   CKPT_TRY(auto rule, rule_of(all.gc));
+                                   GcOptions options;
+                                   options.dir = all.dir;
+                                   options.rule = std::move(rule);
+                                   options.has_every = all.gc.every_option->count() > 0;
+                                   options.has_best = all.gc.best_option->count() > 0;
+                                   options.dry_run = all.dry_run;
+                                   options.runtime_dir = all.runtime_dir;
+                                   return collect_garbage(options);
+                                 });
   command->add_option("DIR", arguments.dir, "The job's directory or bucket (option `dir`)")
       ->required();
   command->add_option(
       "--keep", given.words.max_ckpt_num,
       "How many of the newest checkpoints stay (max_ckpt_num); default, and 0: all");
-  command->add_option("--keep-every", given.keep_every,
-                      "Steps that stay besides, such as '1000 until 10000, 5000'");
-  command->add_option("--keep-best", given.words.keep_best,
-                      "How many of the best stay besides, by --best-metric");
+  given.every_option = command->add_option(
+      "--keep-every", given.keep_every,
+      "Steps that stay besides, such as '1000 until 10000, 5000', or none; default: those of the "
+      "job's own keep_every");
+  given.best_option = command->add_option(
+      "--keep-best", given.words.keep_best,
+      "How many of the best stay besides, by --best-metric; default: the job's own keep_best");
   command->add_option("--best-metric", given.words.best_metric,
                       "The name of a metric that was given with the saves");
   command->add_option("--best-mode", given.best_mode, "min or max")->capture_default_str();
   command->add_flag("--dry-run", arguments.dry_run, "Only show what would be removed");
   add_runtime_dir(command, arguments);
   command->footer(
-      "Without --keep no checkpoint is removed. An attempt is a hidden directory of a save or a\n"
+      "Without --keep no checkpoint is removed. What the job keeps by its own keep_every and\n"
+      "keep_best stays, too: it records both in .libckpt/retention.json when it saves. "
+      "--keep-every\n"
+      "and --keep-best count instead where they are given. A job of an older version has recorded\n"
+      "nothing, and the command says so.\n\n"
+      "An attempt is a hidden directory of a save or a\n"
       "removal; it counts as left when nothing in it has changed for an hour, and no daemon of\n"
       "this node works in DIR. In a bucket it is the objects and uploads of a save, and an upload\n"
       "counts for a day. Before a checkpoint goes, the newest of those that stay is read as\n"
-      "a whole; if none of them is whole, nothing is removed. Files that libckpt did not make "
+      "a whole; if none of them is whole, nothing is removed. --dry-run reads it, too, and fails "
+      "where\n"
+      "the removal would. Files that libckpt did not make "
       "stay\n"
       "as they are. Each removal is logged in .libckpt/log.jsonl first. May run beside a "
       "training.\n\n"
@@ -101,7 +119,8 @@ void add_cp(CLI::App& app, Commands& commands, Arguments& arguments) {
       "The copy is the same checkpoint: its run, its timelines and its bytes. So the job can go "
       "on\n"
       "in TO, and TO may get further checkpoints of the same run. For a directory it copies the\n"
-      "newest whole checkpoint. Each chunk is compared with its checksum while it is copied, and\n"
+      "newest whole checkpoint. A new TO may not lie above other runs. Each chunk is compared with "
+      "its checksum while it is copied, and\n"
       "the copy appears under its name when all of it is synced. After an interruption or a full\n"
       "disk, the same command goes on: ranks that are there and whole are not copied again. Two\n"
       "copies of one checkpoint at a time do no harm; into a bucket, both succeed.\n"
@@ -164,6 +183,7 @@ void add_completion(CLI::App& app, Commands& commands, Arguments& arguments) {
                                  [&app](const Arguments& all) -> Result<Outcome> {
                                    Outcome outcome;
                                    CKPT_TRY(outcome.text, completion_script(app, all.shell));
+                                   outcome.is_verbatim = true;
                                    outcome.json = {{"shell", all.shell}, {"script", outcome.text}};
                                    return outcome;
                                  });

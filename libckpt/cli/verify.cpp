@@ -118,6 +118,11 @@ Result<storage::Catalog> add_listed(Workplace& workplace, const std::string& pat
 Result<bool> is_checkpoint(Workplace& workplace, const std::string& path) {
   const auto there = workplace.run(workplace.files().status(os::beneath(path, ".")));
   if (!there) {
+    if (there.error().cause() == std::errc::not_a_directory)
+      return fail(Errc::invalid_argument,
+                  fmt::format("verify {}: it is a file; name the checkpoint (step-...) or the "
+                              "directory that it lies in",
+                              path));
     if (there.error().code() != Errc::not_found) return fail(Error(there.error()));
     return fail(Errc::not_found, fmt::format("verify {}: there is no such directory", path));
   }
@@ -143,7 +148,7 @@ Result<Outcome> verify_place(Workplace& workplace, const std::string& path, bool
     // With --newest, the newest whole checkpoint counts.
     if (!newest_only) {
       outcome.json["rejected"] = to_json(catalog.rejected);
-      outcome.text += describe(catalog.rejected);
+      outcome.text += describe(catalog.rejected, path);
       if (has_damaged(catalog.rejected)) outcome.is_trouble = true;
     }
     if (outcome.json["checkpoints"].empty()) {
@@ -166,7 +171,8 @@ Outcome verify_all(Workplace& workplace, const char* key,
     const std::string error = one ? "" : one.error().message();
     outcome.json[key].push_back(one ? one->json
                                     : Json{{"path", directory}, {"good", false}, {"error", error}});
-    outcome.text += one ? one->text : printable(error) + "\n";
+    outcome.text +=
+        one ? one->text : fmt::format("{}: {}\n", printable(directory), printable(error));
   }
   outcome.json["good"] = !outcome.is_trouble;
   return outcome;
@@ -180,7 +186,7 @@ Result<Outcome> verify(const std::string& given, bool newest_only) {
   CKPT_TRY(const storage::Places places, storage::parse_places(given));
   if (places.second) return verify_all(workplace, "places", places.directories(), newest_only);
   const std::string path = without_slash(given);
-  const std::vector<std::string> runs = runs_below(workplace, path);
+  CKPT_TRY(const std::vector<std::string> runs, runs_at(workplace, path));
   return runs.empty() ? verify_place(workplace, path, newest_only)
                       : verify_all(workplace, "runs", runs, newest_only);
 }

@@ -6,6 +6,7 @@
 //   4. It flushes what it holds, ends connections, removes the ready-file, and frees the lock.
 #include "daemon/daemon.hpp"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -89,6 +90,14 @@ Result<os::LockFile> take_lock(const os::RuntimeDirectory& directory) {
                           who, directory.path()));
 }
 
+bucket::BucketUse bucket_use(Clock& clock) {
+  bucket::BucketUse use;
+  const std::time_t now = std::chrono::system_clock::to_time_t(clock.wall_time());
+  use.environment = bucket::Environment::of_daemon(
+      ::getpid(), fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(now)));
+  return use;
+}
+
 LogLevel level_named(const std::string& name) {
   if (name == "debug") return LogLevel::debug;
   if (name == "warning") return LogLevel::warning;
@@ -135,7 +144,8 @@ Daemon::Daemon(DaemonOptions options, os::RuntimeDirectory directory, os::LockFi
       signals_(context_, SIGTERM, SIGINT),
       clock_(make_system_clock(context_.get_executor())),
       memory_(memory_options()),
-      files_(bucket::with_buckets(os::make_file_system(), *clock_, os::DiskPriority::background)),
+      files_(bucket::with_buckets(os::make_file_system(), *clock_, os::DiskPriority::background,
+                                  bucket_use(*clock_))),
       hash_threads_(std::make_unique<os::HashThreads>()),
       network_(context_.get_executor(), *clock_),
       engine_(std::make_unique<node::Engine>(

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::string_view marker_format = "libckpt-run";
 constexpr std::string_view timelines_format = "libckpt-timelines";
+constexpr std::string_view retention_format = "libckpt-retention";
 
 Result<StepId> read_step_id(JsonReader& reader) {
   StepId at;
@@ -41,6 +42,17 @@ Result<RestoreCount> read_restore_count(JsonReader& reader) {
   count.times = static_cast<std::uint32_t>(times);
   CKPT_CHECK(reader.end_object());
   return count;
+}
+
+Result<KeepInterval> read_keep_interval(JsonReader& reader) {
+  KeepInterval interval;
+  CKPT_CHECK(reader.begin_object());
+  CKPT_TRY(interval.every, reader.integer_member("every"));
+  CKPT_TRY(const auto has_until, reader.integer_member("has_until", 1));
+  CKPT_TRY(const auto until, reader.integer_member("until"));
+  if (has_until == 1) interval.until = until;
+  CKPT_CHECK(reader.end_object());
+  return interval;
 }
 
 }  // namespace
@@ -85,6 +97,25 @@ std::string render(const Timelines& timelines) {
   return seal_json(std::move(out));
 }
 
+std::string render(const RetentionWords& words) {
+  std::string out = begin_sealed_json(retention_format);
+  out += "\"run\":";
+  append_json(out, words.run);
+  fmt::format_to(std::back_inserter(out), ",\n\"max_ckpt_num\":{},\n\"keep_every\":[",
+                 words.max_ckpt_num);
+  std::string_view divider = "";
+  for (const auto& interval : words.keep_every) {
+    fmt::format_to(std::back_inserter(out), "{}{{\"every\":{},\"has_until\":{},\"until\":{}}}",
+                   divider, interval.every, interval.until ? 1 : 0, interval.until.value_or(0));
+    divider = ",";
+  }
+  fmt::format_to(std::back_inserter(out), "],\n\"keep_best\":{},\"best_metric\":", words.keep_best);
+  append_json(out, words.best_metric);
+  fmt::format_to(std::back_inserter(out), ",\"best_is_greatest\":{},\n",
+                 words.best_is_greatest ? 1 : 0);
+  return seal_json(std::move(out));
+}
+
 Result<RunMarker> parse_run_marker(std::string_view text) {
   CKPT_TRY(auto reader, open_sealed_json(text, marker_format, "run.json"));
   RunMarker marker;
@@ -110,6 +141,26 @@ Result<Timelines> parse_timelines(std::string_view text) {
   }));
   CKPT_CHECK(finish_sealed_json(reader));
   return timelines;
+}
+
+Result<RetentionWords> parse_retention(std::string_view text) {
+  CKPT_TRY(auto reader, open_sealed_json(text, retention_format, "retention.json"));
+  RetentionWords words;
+  CKPT_TRY(words.run, digest_member(reader, "run"));
+  CKPT_TRY(const auto count, reader.integer_member("max_ckpt_num", UINT32_MAX));
+  words.max_ckpt_num = static_cast<std::uint32_t>(count);
+  CKPT_CHECK(reader.array_member("keep_every", [&]() -> Status {
+    CKPT_TRY(const auto interval, read_keep_interval(reader));
+    words.keep_every.push_back(interval);
+    return {};
+  }));
+  CKPT_TRY(const auto best, reader.integer_member("keep_best", UINT32_MAX));
+  words.keep_best = static_cast<std::uint32_t>(best);
+  CKPT_TRY(words.best_metric, reader.string_member("best_metric"));
+  CKPT_TRY(const auto is_greatest, reader.integer_member("best_is_greatest", 1));
+  words.best_is_greatest = is_greatest == 1;
+  CKPT_CHECK(finish_sealed_json(reader));
+  return words;
 }
 
 }  // namespace ckpt::format

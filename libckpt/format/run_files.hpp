@@ -1,9 +1,12 @@
-// RunFiles: the two small files that hold a directory's run and the history of its timelines.
+// RunFiles: the small files that hold a directory's run, the history of its timelines, and what is
+// to stay there.
 //
-// Both are sealed: a changed byte is an error. libckpt/docs/format.md shows them.
+// All are sealed: a changed byte is an error. libckpt/docs/format.md shows them.
 #pragma once
 
+#include <ckpt/options.hpp>
 #include <ckpt/result.hpp>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,13 +32,27 @@ struct Timelines {
   bool operator==(const Timelines&) const = default;
 };
 
+// retention.json: which checkpoints the job keeps, in the words of its options; for people and
+// tools that delete some. A daemon goes by its trainers' options, and never reads it.
+struct RetentionWords {
+  RunId run;
+  std::uint32_t max_ckpt_num = 0;
+  std::vector<KeepInterval> keep_every;
+  std::uint32_t keep_best = 0;
+  std::string best_metric;
+  bool best_is_greatest = false;
+  bool operator==(const RetentionWords&) const = default;
+};
+
 // Returns true if a later timeline is based on a step before `at`: see agree/timelines.hpp.
 bool is_abandoned(const std::vector<TimelineStart>& history, StepId at);
 
 std::string render(const RunMarker& marker);
 std::string render(const Timelines& timelines);
+std::string render(const RetentionWords& words);
 // Errors: corruption, version_mismatch.
 Result<RunMarker> parse_run_marker(std::string_view text);
 Result<Timelines> parse_timelines(std::string_view text);
+Result<RetentionWords> parse_retention(std::string_view text);
 
 }  // namespace ckpt::format

@@ -274,6 +274,7 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
            number(publishing.order.at.step), published.name, ranks, published.bytes);
   // From here on the step is durable, whatever becomes of the rest.
   note_differences(publishing.order.at, published.copies);
+  co_await places_.front().record_retention(retention_);
   auto catalog = co_await places_.front().load(std::nullopt);
   if (!catalog) {
     log_warning("job={} old checkpoints are kept: {}", facts_.shape.job, catalog.error().message());

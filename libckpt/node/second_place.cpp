@@ -299,6 +299,7 @@ Task<void> SecondPlace::clean_up(format::StepId copied) {
   is_known_ = false;
   CKPT_CO_TRY(storage::Catalog catalog, co_await second_.load(std::nullopt));
   is_known_ = true;
+  co_await second_.record_retention(retention_);
   storage::RetentionOrder retention;
   retention.run = facts_.shape.run;
   retention.rule = retention_;

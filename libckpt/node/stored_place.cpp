@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.hpp"
+#include "storage/retention_record.hpp"
 #include "storage/run_directory.hpp"
 
 namespace ckpt::node {
@@ -71,6 +72,20 @@ Task<void> StoredPlace::look_up(format::StepId at) {
   for (const storage::Rejected& rejected : catalog.rejected)
     log_warning("job={} {} is not used: {}", facts_.shape.job, rejected.name, rejected.reason);
   co_return Status{};
+}
+
+asio::awaitable<void> StoredPlace::record_retention(storage::RetentionRule rule) {
+  if (recorded_ == rule) co_return;
+  recorded_ = rule;  // Where it fails, the next change, or the next daemon, tries again.
+  storage::RetentionRecord record;
+  record.run = facts_.shape.run;
+  record.rule = std::move(rule);
+  record.attempt = facts_.context.random.next();
+  const Status recorded = co_await storage::record_retention(site(), std::move(record));
+  if (!recorded) {
+    log_warning("job={} what it keeps in {} is not recorded for `ckpt gc`: {}", facts_.shape.job,
+                directory_, recorded.error().message());
+  }
 }
 
 std::string StoredPlace::name_of(format::StepId at) const {

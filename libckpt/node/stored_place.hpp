@@ -11,6 +11,7 @@
 #include "node/job_facts.hpp"
 #include "storage/catalog.hpp"
 #include "storage/catalog_cache.hpp"
+#include "storage/retention.hpp"
 #include "storage/site.hpp"
 
 namespace ckpt::node {
@@ -34,6 +35,8 @@ class StoredPlace {
   Task<void> look_up(format::StepId at);     // Knowledge of other steps stays.
   void adopt(storage::Catalog catalog);      // A catalog of all steps.
   void forget() { checkpoints_.clear(); }
+  // For `ckpt gc`. What was recorded last is not written again; a failure is logged.
+  asio::awaitable<void> record_retention(storage::RetentionRule rule);
 
   const std::vector<storage::Checkpoint>& checkpoints() const { return checkpoints_; }
   const std::vector<storage::Rejected>& rejected() const { return rejected_; }
@@ -47,6 +50,7 @@ class StoredPlace {
   const std::string directory_;
   format::RunId run_;
   std::string unusable_;
+  std::optional<storage::RetentionRule> recorded_;  // None: nothing was, by this daemon.
   storage::CatalogCache cache_;
   std::vector<storage::Checkpoint> checkpoints_;  // All that we know of.
   std::vector<storage::Rejected> rejected_;

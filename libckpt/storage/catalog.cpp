@@ -110,9 +110,10 @@ constexpr int rounds_max = 3;
 constexpr Duration pause = std::chrono::milliseconds(200);
 
 // Returns true if the disk may soon do better. A full disk cannot sync a directory. A bucket's
-// server that has not answered for a minute was waited for long enough.
+// server that has not answered for a minute, or never, was waited for long enough.
 bool may_pass(const Error& error) {
-  if (error.cause() == std::errc::timed_out) return false;
+  if (error.cause() == std::errc::timed_out || error.cause() == std::errc::not_connected)
+    return false;
   return error.code() == Errc::io || error.code() == Errc::exhausted;
 }
 

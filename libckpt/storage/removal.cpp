@@ -258,7 +258,7 @@ Task<std::vector<std::string>> discard_stale(Site site, StaleAttempts stale) {
   }
   if (!stale.with_files_aside) co_return removed;
   const std::vector<std::string> here{"." + std::string(latest_name)};
-  const std::vector<std::string> inside{"run.json", "timelines.json"};
+  const std::vector<std::string> inside{"run.json", "timelines.json", "retention.json"};
   CKPT_CO_CHECK(co_await remove_aside(site, ".", here, removed));
   const std::string private_directory(private_directory_name);
   CKPT_CO_CHECK(co_await remove_aside(site, private_directory, inside, removed));

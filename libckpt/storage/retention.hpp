@@ -23,6 +23,7 @@ struct BestRule {
   std::uint32_t count = 0;
   std::string metric;
   bool is_greatest = false;
+  bool operator==(const BestRule&) const = default;
 };
 
 // RetentionRule: the checkpoints that stay: the newest ones, and others for good.
@@ -30,6 +31,7 @@ struct RetentionRule {
   std::uint32_t max_ckpt_num = 0;  // The newest so many. 0: all; the rest has no meaning then.
   std::vector<KeepInterval> keep_every;  // Those of these steps, also abandoned ones.
   BestRule best;
+  bool operator==(const RetentionRule&) const = default;
 };
 
 // "only the newest 3 and every 1000th step are kept".

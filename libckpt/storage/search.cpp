@@ -76,6 +76,7 @@ Error lost_history(const std::string& path, const std::string& problem) {
 struct Below {
   FoundRuns found;
   std::size_t visited = 0;
+  bool goes_into_runs = false;
 };
 
 // Hidden directories are somebody's own business.
@@ -84,6 +85,7 @@ Task<void> look_below(os::FileSystem& files, Clock& clock, std::string path, std
   CKPT_CO_TRY(const auto entries, co_await files.list(path));
   for (const os::DirectoryEntry& entry : entries) {
     if (entry.kind != os::EntryKind::directory || entry.name.starts_with('.')) continue;
+    if (parse_step_directory(entry.name)) continue;  // No run lies in a checkpoint.
     if (++below.visited > search_directories_max)
       co_return fail(Errc::exhausted,
                      fmt::format("look for a checkpoint in {}: there are more than {} directories",
@@ -94,11 +96,12 @@ Task<void> look_below(os::FileSystem& files, Clock& clock, std::string path, std
     auto read = co_await read_run_catalog(site);
     if (!read) {
       below.found.unreadable.push_back(fmt::format("{}: {}", name, read.error().message()));
-    } else if (is_run(*read)) {
-      below.found.runs.push_back({name, directory, std::move(*read)});
-    } else if (depth < search_depth_max) {
-      CKPT_CO_CHECK(co_await look_below(files, clock, directory, name, depth + 1, below));
+      continue;
     }
+    const bool is_one = is_run(*read);
+    if (is_one) below.found.runs.push_back({name, directory, std::move(*read)});
+    if ((is_one && !below.goes_into_runs) || depth == search_depth_max) continue;
+    CKPT_CO_CHECK(co_await look_below(files, clock, directory, name, depth + 1, below));
   }
   co_return Status();
 }
@@ -237,6 +240,24 @@ Task<FoundRuns> find_runs(os::FileSystem& files, Clock& clock, std::string path)
     CKPT_CO_CHECK(co_await look_below(files, clock, path, "", 1, below));
   }
   co_return std::move(below.found);
+}
+
+Task<FoundRuns> find_runs_everywhere(os::FileSystem& files, Clock& clock, std::string path) {
+  CKPT_CO_TRY(const Places places, parse_places(path));
+  if (places.second) {
+    auto both = co_await find_runs(files, clock, std::move(path));
+    co_return both;
+  }
+  const Site site(files, clock, path);
+  auto read = co_await read_run_catalog(site);
+  if (!read) co_return fail(std::move(read).error().context("look for a checkpoint"));
+  const bool is_one = is_run(*read);
+  Below below;
+  below.goes_into_runs = true;
+  if (is_one) below.found.runs.push_back({"", path, std::move(*read)});
+  Status looked = co_await look_below(files, clock, path, "", 1, below);
+  if (!looked && !is_one) co_return fail(std::move(looked).error());
+  co_return std::move(below.found);  // A run that was named is there in any case.
 }
 
 Task<Candidates> find_candidates(os::FileSystem& files, Clock& clock, std::string path) {

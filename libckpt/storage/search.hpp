@@ -39,6 +39,10 @@ struct FoundRuns {
 // exhausted (too many directories below it), io.
 Task<FoundRuns> find_runs(os::FileSystem& files, Clock& clock, std::string path);
 
+// The same, and also the runs below a run: somebody may have copied one into the other's directory,
+// where a search for the best checkpoint does not look. `runs` has the run itself first.
+Task<FoundRuns> find_runs_everywhere(os::FileSystem& files, Clock& clock, std::string path);
+
 struct Candidates {
   std::vector<std::string> directories;  // The best first; never empty.
   std::set<std::size_t> copies;  // Which of them are the checkpoint before it, in another place.

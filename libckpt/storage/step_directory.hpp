@@ -4,7 +4,7 @@
 //   step-000000123.g2                    the same step, published again where no exchange exists
 //   .step-000000123.t2.00112233aabbccdd  being written, or being deleted: never a checkpoint
 //   .latest.00112233aabbccdd             a new `latest` that is not in place yet
-//   .libckpt/                            run.json, timelines.json, log.jsonl
+//   .libckpt/                            run.json, timelines.json, retention.json, log.jsonl
 //
 // A name that is not exactly what we would have made is foreign, and never touched.
 #pragma once
@@ -22,6 +22,7 @@ inline constexpr std::string_view latest_name = "latest";
 inline constexpr std::string_view private_directory_name = ".libckpt";
 inline constexpr std::string_view run_marker_name = ".libckpt/run.json";
 inline constexpr std::string_view timelines_name = ".libckpt/timelines.json";
+inline constexpr std::string_view retention_name = ".libckpt/retention.json";
 inline constexpr std::string_view log_name = ".libckpt/log.jsonl";
 inline constexpr std::string_view log_folder_name = ".libckpt/log";  // In a bucket.
 

@@ -35,6 +35,9 @@ void fuzz_one(Bytes input) {
   if (const auto marker = format::parse_run_marker(text))
     promise(format::parse_run_marker(format::render(*marker)).value() == *marker,
             "a marker is kept");
+  if (const auto words = format::parse_retention(text))
+    promise(format::parse_retention(format::render(*words)).value() == *words,
+            "what is kept is kept");
   if (const auto timelines = format::parse_timelines(text)) {
     promise(format::parse_timelines(format::render(*timelines)).value() == *timelines,
             "a history is kept");

@@ -24,9 +24,9 @@ KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGI
 class Proxy(http.server.ThreadingHTTPServer):
     """`fault(method, path)` names what becomes of a request; None: it is carried out.
 
-    "refuse": 503. "reset": the connection ends. "lose": carried out, and then the connection ends.
-    "truncate": the answer ends in its middle. "drip": it comes a few bytes at a time. "hang": none
-    comes until `released` is set.
+    "refuse": 503; "forbid": 403. "reset": the connection ends. "lose": carried out, and then the
+    connection ends. "truncate": the answer ends in its middle. "drip": it comes a few bytes at a
+    time. "hang": none comes until `released` is set.
     """
 
     daemon_threads = True
@@ -57,8 +57,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.server.released.wait()
             self.close_connection = True
             return
-        if fault == "refuse":
-            self._answer(503, [], b"<Error><Code>SlowDown</Code></Error>")
+        if fault in ("refuse", "forbid"):
+            status, code = (503, "SlowDown") if fault == "refuse" else (403, "AccessDenied")
+            self._answer(status, [], f"<Error><Code>{code}</Code></Error>".encode())
             return
         if self.server.dialect is None:
             self._carry_out(body, dict(self.headers), fault)

@@ -1,8 +1,14 @@
 """Goal: a server that fails or is slow in the middle of `ckpt export` or `ckpt cp` ends the command
 with words and a code, nothing half is left to be found, and the same command then does it.
 
-Method: moto's server behind a proxy that refuses, breaks or drips from some part of an upload on.
+Method: moto's server behind a proxy that refuses, breaks or drips from some part of an upload on,
+hangs, or is not there; a daemon whose environment is not the trainer's.
 """
+
+import json
+import signal
+import subprocess
+import threading
 
 import bucket_server
 import numpy
@@ -82,3 +88,73 @@ def test_a_slow_server_is_waited_for(server, run, ckpt):
     assert "1 tensor" in ckpt("export", "s3://bucket/there", "s3://bucket/out/model.safetensors")
     mend(server)
     assert "good " in ckpt("verify", "s3://bucket/there")
+
+
+def test_a_server_that_is_not_there_is_given_up_soon_with_the_variable(server, ckpt, monkeypatch):
+    (port,) = bucket_server.free_ports(1)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    for command in (("ls", "s3://bucket/run"), ("verify", "s3://bucket/run"),
+                    ("inspect", "s3://bucket/run")):
+        told = ckpt(*command, status=1)
+        assert "4 tries failed" in told and "AWS_ENDPOINT_URL in the environment" in told, told
+
+
+def test_a_server_that_hangs_is_named_while_it_is_waited_for(server, programs):
+    server.proxy.fault = lambda method, path: "hang"
+    with subprocess.Popen([programs / "ckpt", "ls", "s3://bucket/run"], stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, text=True) as listing:
+        line = listing.stderr.readline()  # It comes before the server answers.
+        mend(server)
+        server.proxy.released.set()
+        rest = listing.communicate(timeout=60)[1]
+    assert "no answer from http://127.0.0.1" in line and "s3://bucket/run" in line, line + rest
+
+
+def test_what_may_not_be_read_or_written_ends_with_1(server, run, ckpt):
+    server.proxy.fault = lambda method, path: "forbid"
+    for command in (("ls", "s3://bucket/there"), ("cp", run, "s3://bucket/there"),
+                    ("export", run, "s3://bucket/out/model.safetensors"),
+                    ("gc", "s3://bucket/there")):
+        assert "403" in ckpt(*command, status=1)
+    mend(server)
+    assert server.keys() == []
+
+
+def test_an_interrupted_copy_to_a_failing_server_tries_nothing_again(server, run, programs):
+    seen = threading.Event()
+
+    def fault(method, path):
+        if bucket_server.is_part_of_upload(method, path):
+            seen.set()
+            return "refuse"
+        return None
+
+    server.proxy.fault = fault
+    with subprocess.Popen([programs / "ckpt", "cp", run, "s3://bucket/there"], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as copying:
+        assert seen.wait(60)
+        copying.send_signal(signal.SIGINT)
+        told = copying.communicate(timeout=60)[1]
+    assert copying.returncode == 1
+    assert "interrupted" in told and "tries failed" not in told, told
+    assert server.uploads() == []
+
+
+def test_keys_that_only_the_trainer_has_are_missed_in_the_daemons_environment(
+    server, job, ckpt, monkeypatch, tmp_path
+):
+    import libckpt
+
+    monkeypatch.setenv("HOME", str(tmp_path))  # Without profiles.
+    with monkeypatch.context() as without_keys:
+        without_keys.delenv("AWS_ACCESS_KEY_ID")
+        without_keys.delenv("AWS_SECRET_ACCESS_KEY")
+        job("first").save(1, {"a": 1}, wait=30)
+    pid = json.loads(ckpt("status", "--json"))["daemon"]["pid"]
+    with pytest.raises(libckpt.Error) as refused:
+        job("second", dir="s3://bucket/run", open_deadline="60s")
+    told = str(refused.value)
+    assert f"none in the environment of the daemon (ckptd, process {pid}, since" in told, told
+    assert "`ckpt stop`" in told and "profile" in told
+    told = ckpt("doctor", "--dir", "s3://bucket/run")
+    assert f"that of the daemon, pid {pid}, is another one than here: AWS_ACCESS_KEY_ID" in told

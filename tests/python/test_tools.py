@@ -272,3 +272,15 @@ class TestPaths:
         assert not found.is_abandoned
         with pytest.raises(errors.NotFound):
             libckpt.list_published(tmp_path / "none")
+
+
+def test_gc_keeps_what_the_job_itself_keeps(options, tmp_path):
+    for step in range(1, 6):
+        saved(tmp_path / "run", step, options, max_ckpt_num=9, keep_every="2")
+    order = ("gc", tmp_path / "run", "--keep", 1, "--runtime-dir", options["runtime_dir"])
+    shown = ckpt(*order, "--dry-run")
+    assert shown["recorded"] and [each["step"] for each in shown["checkpoints"]] == [1, 3]
+    assert ckpt(*order)["checkpoints"] == shown["checkpoints"]
+    assert [each["step"] for each in ckpt("ls", tmp_path / "run")["checkpoints"]] == [2, 4, 5]
+    ckpt(*order, "--keep-every", "none")
+    assert [each["step"] for each in ckpt("ls", tmp_path / "run")["checkpoints"]] == [5]

@@ -40,14 +40,15 @@ inline std::string text_of(const std::vector<std::byte>& bytes) {
 }
 
 inline std::unique_ptr<bucket::Client> client_of(MemoryServer& server, Clock& clock,
-                                                 bucket::Scheme scheme = bucket::Scheme::s3) {
+                                                 bucket::Scheme scheme = bucket::Scheme::s3,
+                                                 bucket::Patience patience = {}) {
   const auto environment = environment_with({{"AWS_ACCESS_KEY_ID", "key"},
                                              {"AWS_SECRET_ACCESS_KEY", "secret"},
                                              {"LIBCKPT_GS_ACCESS_KEY_ID", "key"},
                                              {"LIBCKPT_GS_SECRET_ACCESS_KEY", "secret"}});
   return std::make_unique<bucket::Client>(clock, *bucket::Settings::read(environment, scheme),
-                                          environment, server.transport(),
-                                          os::DiskPriority::normal);
+                                          environment, server.transport(), os::DiskPriority::normal,
+                                          std::move(patience));
 }
 
 class BucketFixture {

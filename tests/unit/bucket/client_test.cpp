@@ -130,6 +130,97 @@ TEST_CASE_METHOD(BucketFixture, "client: a server that never answers is given up
   CHECK(server.log.size() == bucket::stalls_max);
 }
 
+TEST_CASE_METHOD(BucketFixture,
+                 "client: a server that never answered is given up sooner if so told",
+                 "[unit][bucket]") {
+  bucket::Patience patience;
+  patience.first_tries_max = 3;
+  bucket::BucketFileSystem impatient(client_of(server, clock, bucket::Scheme::s3, patience));
+  bool is_there = false;
+  server.before = [&](const bucket::Request&) -> std::optional<Result<bucket::Response>> {
+    if (is_there) return std::nullopt;
+    return MemoryServer::broken();
+  };
+  const auto first = run(impatient.status("s3://bucket/a"));
+  REQUIRE_FALSE(first.has_value());
+  CHECK(server.log.size() == 3);
+  CHECK(first.error().cause() == std::errc::not_connected);  // Nobody begins anew.
+  CHECK_THAT(first.error().message(),
+             Catch::Contains("3 tries failed") && Catch::Contains("names an endpoint"));
+  is_there = true;
+  CHECK(run(impatient.status("s3://bucket/a")).error().code() == Errc::not_found);
+  is_there = false;
+  server.log.clear();
+  const auto later = run(impatient.status("s3://bucket/a"));
+  CHECK(server.log.size() == bucket::tries_max);
+  CHECK_FALSE(later.error().cause());
+}
+
+TEST_CASE_METHOD(BucketFixture, "client: after an interruption nothing is tried again",
+                 "[unit][bucket]") {
+  bool is_interrupted = false;
+  bucket::Patience patience;
+  patience.is_interrupted = [&] { return is_interrupted; };
+  bucket::BucketFileSystem files_of_tool(client_of(server, clock, bucket::Scheme::s3, patience));
+  server.before = [&](const bucket::Request&) -> std::optional<Result<bucket::Response>> {
+    is_interrupted = server.log.size() >= 2;
+    return MemoryServer::error(503, "SlowDown");
+  };
+  const auto read = run(files_of_tool.status("s3://bucket/a"));
+  REQUIRE_FALSE(read.has_value());
+  CHECK(read.error().code() == Errc::cancelled);
+  CHECK(server.log.size() == 2);
+  // What tidies up afterwards is tried once.
+  server.before = nullptr;
+  CHECK(run(files_of_tool.status("s3://bucket/a")).error().code() == Errc::not_found);
+}
+
+namespace {
+
+std::vector<std::string> said;  // What the log said: a sink is a plain function.
+void note_line(LogLevel level, std::string_view line) {
+  if (level == LogLevel::warning) said.emplace_back(line);
+}
+
+}  // namespace
+
+TEST_CASE_METHOD(BucketFixture, "client: a server that does not answer is named after two seconds",
+                 "[unit][bucket]") {
+  bucket::Patience patience;
+  patience.silence_level = LogLevel::warning;
+  bucket::BucketFileSystem impatient(client_of(server, clock, bucket::Scheme::s3, patience));
+  said.clear();
+  Log::set_sink(note_line);
+  SECTION("while it fails at once") {
+    server.before = [](const bucket::Request&) { return MemoryServer::broken(); };
+    (void)run(impatient.status("s3://bucket/a"));
+    REQUIRE(said.size() == 1);
+    CHECK_THAT(said[0], Catch::Contains("no answer from") && Catch::Contains("of 8 tries"));
+  }
+  SECTION("while a request hangs") {
+    server.before = [](const bucket::Request& request) -> std::optional<Result<bucket::Response>> {
+      const std::size_t before = said.size();
+      CHECK_FALSE(request.on_silence(std::chrono::milliseconds(1999)));
+      CHECK(said.size() == before);
+      CHECK_FALSE(request.on_silence(std::chrono::milliseconds(2000)));
+      CHECK_FALSE(request.on_silence(std::chrono::milliseconds(3000)));
+      return std::nullopt;
+    };
+    (void)run(impatient.status("s3://bucket/a"));
+    REQUIRE(said.size() == 1);  // Of two requests.
+    CHECK_THAT(said[0], Catch::Contains("look at s3://bucket/a: no answer from"));
+  }
+  SECTION("and not for one short failure") {
+    server.before = [&](const bucket::Request&) -> std::optional<Result<bucket::Response>> {
+      if (server.log.size() > 1) return std::nullopt;
+      return MemoryServer::broken();
+    };
+    (void)run(impatient.status("s3://bucket/a"));
+    CHECK(said.empty());
+  }
+  Log::set_sink(nullptr);
+}
+
 TEST_CASE_METHOD(BucketFixture, "client: a clock that is off is corrected by the server's",
                  "[unit][bucket]") {
   std::vector<std::string> dates;

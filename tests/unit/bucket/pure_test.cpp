@@ -285,6 +285,47 @@ TEST_CASE("settings: the order is that of the AWS tools", "[unit][bucket]") {
   }
 }
 
+TEST_CASE("settings: it is said whose variable or profile names the server", "[unit][bucket]") {
+  const auto origin = [](const std::map<std::string, std::string>& variables,
+                         Scheme scheme = Scheme::s3) {
+    auto environment = environment_with(variables, {{"/h/.aws/config", "[default]\nregion = x\n"}});
+    environment.name = "the daemon's";
+    environment.remedy = "; stop it";
+    const auto settings = Settings::read(environment, scheme);
+    return settings ? settings->source : settings.error().message();
+  };
+  CHECK(origin({{"AWS_ENDPOINT_URL", "http://one"}, {"AWS_REGION", "r"}}) ==
+        "the endpoint is that of AWS_ENDPOINT_URL in the daemon's; stop it");
+  CHECK(origin({{"AWS_REGION", "r"}}) ==
+        "the region is that of AWS_REGION in the daemon's; stop it");
+  CHECK(origin({{"HOME", "/h"}}) == "the region is that of profile default; stop it");
+  CHECK(origin({}) ==
+        "neither the daemon's nor the profile names an endpoint or a region; stop it");
+  CHECK_THAT(origin({{"AWS_ENDPOINT_URL_S3", "host"}}),
+             Catch::Contains("AWS_ENDPOINT_URL_S3 in the daemon's"));
+  CHECK_THAT(origin({{"LIBCKPT_GS_ENDPOINT", "http://g"}}, Scheme::gs),
+             Catch::Contains("LIBCKPT_GS_ENDPOINT in the daemon's; stop it"));
+}
+
+TEST_CASE("keys: where none are, it is said whose environment was looked at", "[unit][bucket]") {
+  auto environment = environment_with({{"AWS_EC2_METADATA_DISABLED", "true"}});
+  const Environment daemon = Environment::of_daemon(77, "2026-11-26 21:03:11 UTC");
+  environment.name = daemon.name;
+  environment.remedy = daemon.remedy;
+  MemoryServer server;
+  const auto transport = server.transport();
+  const std::string aws = find_credentials(environment, "r", *transport).error().message();
+  const std::string google = find_google_credentials(environment).error().message();
+  for (const std::string& text : {aws, google}) {
+    CHECK_THAT(text, Catch::Contains("process 77, since 2026-11-26 21:03:11 UTC"));
+    CHECK_THAT(text, Catch::Contains("`ckpt stop`"));
+  }
+  CHECK_THAT(aws, Catch::Contains("write the keys into the profile"));
+  environment = environment_with({{"AWS_EC2_METADATA_DISABLED", "true"}});
+  const std::string own = find_credentials(environment, "r", *transport).error().message();
+  CHECK_THAT(own, Catch::Contains("none in the environment (") && !Catch::Contains("ckpt stop"));
+}
+
 namespace {
 
 // Answers by URL; nobody is behind others.

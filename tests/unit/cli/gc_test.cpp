@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "cli/commands.hpp"
+#include "storage/retention_record.hpp"
 #include "unit/cli/stored_run.hpp"
 
 namespace ckpt::cli {
@@ -78,7 +79,12 @@ TEST_CASE_METHOD(GcScene, "gc: the last good one stays where newer ones are dama
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code() == Errc::corruption);
   CHECK_THAT(refused.error().text(),
-             Contains("step-000000002 is damaged") && Contains("nothing was removed"));
+             Contains("step-000000002 is damaged") && Contains("nothing is removed"));
+  given.dry_run = true;  // It promises nothing else.
+  const auto shown = collect_garbage(given);
+  REQUIRE_FALSE(shown);
+  CHECK(shown.error().text() == refused.error().text());
+  given.dry_run = false;
   CHECK(names() == Names{"step-000000001", "step-000000002"});
   given.rule.max_ckpt_num = 2;  // The older of the two is whole.
   save(3);
@@ -87,6 +93,68 @@ TEST_CASE_METHOD(GcScene, "gc: the last good one stays where newer ones are dama
   save(4);
   must(collect_garbage(given));
   CHECK(names() == Names{"step-000000003", "step-000000004"});
+}
+
+TEST_CASE_METHOD(GcScene, "gc: what the job keeps by its own options stays", "[unit][cli]") {
+  storage::RetentionRecord record;
+  record.run = test::test_run;
+  record.rule = {3, {{2, {}}}, {1, "loss", false}};
+  must(workplace.run(storage::record_retention(site(), record)));
+  for (const std::uint64_t step : {1, 2, 3, 4, 5}) save(step, step == 3 ? 0.1 : 0.5);
+  given.rule = {1, {}, {}};
+  SECTION("unless options of the command count") {
+    given.has_every = given.has_best = true;
+    given.rule.keep_every = {{1000, {}}};
+    const Outcome outcome = must(collect_garbage(given));
+    CHECK(names() == Names{"step-000000005"});
+    CHECK_THAT(outcome.text, Contains("steps that 1000 divides"));
+  }
+  SECTION("one of them counts instead of its own") {
+    given.has_best = true;
+    must(collect_garbage(given));
+    CHECK(names() == Names{"step-000000002", "step-000000004", "step-000000005"});
+  }
+  SECTION("both") {
+    const Outcome outcome = must(collect_garbage(given));
+    CHECK(names() == Names{"step-000000002", "step-000000003", "step-000000004", "step-000000005"});
+    CHECK(outcome.json["recorded"] == true);
+    CHECK_THAT(outcome.text, Contains("steps that 2 divides") && Contains("least loss"));
+  }
+  SECTION("if it can be read") {
+    const std::string file = dir + "/.libckpt/retention.json";
+    damage(file, 40);
+    const auto refused = collect_garbage(given);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code() == Errc::corruption);
+    CHECK_THAT(refused.error().text(), Contains("--keep-every"));
+    CHECK(names().size() == 5);
+    given.has_every = given.has_best = true;
+    must(collect_garbage(given));
+    CHECK(names() == Names{"step-000000005"});
+  }
+}
+
+TEST_CASE_METHOD(GcScene, "gc: a job that has recorded nothing is named", "[unit][cli]") {
+  given.rule.max_ckpt_num = 1;
+  save(1);
+  save(2);
+  const Outcome outcome = must(collect_garbage(given));
+  CHECK_THAT(outcome.text, Contains("recorded no keep_every"));
+  CHECK(outcome.json["recorded"] == false);
+}
+
+TEST_CASE_METHOD(GcScene, "gc: of two places one is asked for", "[unit][cli]") {
+  given.dir = dir + ", " + directory.file("far");
+  const auto refused = collect_garbage(given);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code() == Errc::invalid_argument);
+  CHECK_THAT(refused.error().text(), Contains("needs one place"));
+  RepairOptions repairs{given.dir, dir};
+  CHECK_THAT(repair(repairs).error().text(), Contains("needs one place"));
+  CopyOptions copies;
+  copies.from = dir;
+  copies.to = given.dir;
+  CHECK_THAT(copy(copies).error().text(), Contains("needs one place"));
 }
 
 TEST_CASE_METHOD(GcScene, "gc: an attempt of the last hour stays", "[unit][cli]") {

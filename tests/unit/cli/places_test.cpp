@@ -1,6 +1,9 @@
 // Goal:   `ckpt ls` and `verify` show both places of a job, also when one of them is damaged or
 //         gone.
 // Method: a run on the real disk, with copies of a step in a second directory.
+#include <filesystem>
+#include <fstream>
+
 #include "cli/commands.hpp"
 #include "storage/copy.hpp"
 #include "unit/cli/stored_run.hpp"
@@ -72,6 +75,73 @@ TEST_CASE("cli places: ls and verify take a parent of runs", "[unit][cli]") {
   CHECK(bad->json["runs"][0]["good"] == false);
   CHECK(bad->json["runs"][1]["good"] == true);
   CHECK(verify(run.dir + "/step-000000002", false)->json["checkpoints"].size() == 1);
+}
+
+TEST_CASE("cli places: each line of a parent's verdict names its run", "[unit][cli]") {
+  Both run;
+  for (const std::string& where : {run.dir, run.far}) {
+    std::filesystem::permissions(where + "/step-000000002/manifest.json",
+                                 std::filesystem::perms::owner_all);
+    std::ofstream(where + "/step-000000002/manifest.json") << "{";
+  }
+  const auto bad = verify(run.directory.path().string(), false);
+  REQUIRE(bad);
+  CHECK(bad->is_trouble);
+  for (const std::string& where : {run.dir, run.far})
+    CHECK_THAT(bad->text, Contains("DAMAGED " + where + "/step-000000002: "));
+}
+
+TEST_CASE("cli places: a run inside a run is listed and verified, and not made", "[unit][cli]") {
+  Both run;
+  const std::string inner = run.dir + "/inner";
+  std::filesystem::copy(run.far, inner, std::filesystem::copy_options::recursive);
+  const auto listed = list(run.dir);
+  REQUIRE(listed);
+  REQUIRE(listed->json["runs"].size() == 2);
+  CHECK(listed->json["runs"][0]["directory"] == run.dir);
+  CHECK(listed->json["runs"][1]["directory"] == inner);
+  run.damage(inner + "/step-000000002/rank-00000.safetensors");
+  const auto verified = verify(run.dir, false);
+  REQUIRE(verified);
+  CHECK(verified->is_trouble);
+  CHECK_THAT(verified->text, Contains("DAMAGED " + inner + "/step-000000002"));
+  CHECK(list(run.directory.path().string())->json["runs"].size() == 3);
+  // A run above others hides them from commands that take a parent.
+  CopyOptions above;
+  above.from = run.far;
+  above.to = run.directory.path().string();
+  above.json = true;
+  const auto refused = copy(above);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code() == Errc::invalid_argument);
+  CHECK_THAT(refused.error().text(), Contains("other runs lie below it (far)"));
+}
+
+TEST_CASE("cli places: ls of one checkpoint shows it", "[unit][cli]") {
+  Both run;
+  const std::string step = run.dir + "/step-000000001";
+  for (const std::string& path : {step, step + "/"}) {
+    const auto listed = list(path);
+    REQUIRE(listed);
+    CHECK_FALSE(listed->is_trouble);
+    REQUIRE(listed->json["checkpoints"].size() == 1);
+    CHECK(listed->json["checkpoints"][0]["name"] == "step-000000001");
+    CHECK(listed->json["checkpoints"][0]["abandoned"] == false);
+    CHECK_THAT(listed->text, Contains("step-000000001") && Contains("published"));
+  }
+  run.store_history({{1, {}}, {2, test::step_id(0)}});
+  CHECK(list(step)->json["checkpoints"][0]["abandoned"] == true);
+  CHECK_FALSE(list(step)->is_trouble);
+}
+
+TEST_CASE("cli places: a file in place of a directory is called one", "[unit][cli]") {
+  Both run;
+  const std::string file = run.dir + "/step-000000001/manifest.json";
+  for (const auto& told : {list(file), verify(file, false)}) {
+    REQUIRE_FALSE(told);
+    CHECK(told.error().code() == Errc::invalid_argument);
+    CHECK_THAT(told.error().message(), Contains(file + ": it is a file"));
+  }
 }
 
 TEST_CASE("cli places: commands that read take the copy in the other place, then an older step",

@@ -29,13 +29,26 @@ Timelines sample_timelines() {
   return timelines;
 }
 
+RetentionWords sample_words() {
+  RetentionWords words;
+  words.run = {9, 10};
+  words.max_ckpt_num = 3;
+  words.keep_every = {{1000, 10000}, {5000, {}}};
+  words.keep_best = 2;
+  words.best_metric = "loss \"x\"";
+  words.best_is_greatest = true;
+  return words;
+}
+
 }  // namespace
 
-TEST_CASE("run files: the marker and the timelines come back", "[unit][format]") {
+TEST_CASE("run files: the marker, the timelines and what is kept come back", "[unit][format]") {
   const RunMarker marker{"job \"x\"\n", {1, 2}};
   CHECK(parse_run_marker(render(marker)).value() == marker);
   CHECK(parse_timelines(render(sample_timelines())).value() == sample_timelines());
   CHECK(parse_timelines(render(Timelines{})).value() == Timelines{});
+  CHECK(parse_retention(render(sample_words())).value() == sample_words());
+  CHECK(parse_retention(render(RetentionWords{})).value() == RetentionWords{});
 }
 
 TEST_CASE("run files: every turned bit and every cut is found", "[unit][format]") {
@@ -43,6 +56,8 @@ TEST_CASE("run files: every turned bit and every cut is found", "[unit][format]"
                           [](const std::string& text) { return parse_run_marker(text); });
   require_damage_is_found(render(sample_timelines()),
                           [](const std::string& text) { return parse_timelines(text); });
+  require_damage_is_found(render(sample_words()),
+                          [](const std::string& text) { return parse_retention(text); });
 }
 
 TEST_CASE("run files: a restore abandons what came after it, in older timelines only",
@@ -67,6 +82,7 @@ TEST_CASE("run files: a restore abandons what came after it, in older timelines 
 TEST_CASE("run files: one is not taken for the other", "[unit][format]") {
   CHECK_FALSE(parse_timelines(render(RunMarker{"gpt2", {1, 2}})));
   CHECK_FALSE(parse_run_marker(render(sample_timelines())));
+  CHECK_FALSE(parse_retention(render(sample_timelines())));
   CHECK_FALSE(parse_run_marker(""));
   CHECK_FALSE(parse_run_marker("{}"));
 }
