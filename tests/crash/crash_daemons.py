@@ -13,7 +13,7 @@ from crash_leaks import compare, usage
 RESTARTS = 100
 RESTARTS_BY_TIME = 20
 WARM_RESTARTS = 10
-SECONDS = 30
+SECONDS = 60
 ENDS = 60
 
 

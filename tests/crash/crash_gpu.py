@@ -19,7 +19,7 @@ ERRORS = (700, 214)  # An illegal address; an uncorrectable error of its memory.
 GPU_WAS_LOST = 7  # A trainer's exit code.
 LABEL = "gpu.before_batch"
 DEATHS, DEATHS_LEAST = 12, 5
-SECONDS = 30
+SECONDS = 60
 
 killed = set()
 

@@ -13,8 +13,8 @@ import tempfile
 import time
 
 BUDGET_BYTES = 96 << 20
-TRAINER_SECONDS = 40.0
-READY_SECONDS = 30.0
+TRAINER_SECONDS = 90.0
+READY_SECONDS = 60.0
 END_SECONDS = 60.0  # A killed process ends only when its fsync does, which a busy disk delays.
 STALL_MS_MAX = 4000  # No step may be held longer: on a busy machine with two cores.
 
@@ -178,7 +178,7 @@ class Lab:
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
-                process.wait(10)
+                process.wait(END_SECONDS)
         # Daemons that trainers have started are no children of ours; they name our directory.
         for pid in processes_with(self.path):
             try:

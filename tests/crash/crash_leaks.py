@@ -26,7 +26,7 @@ def usage(pid):
 
 def compare(tools, who, before, pid):
     # Files that a flush, or the removal of one, has open at this moment are closed in the next.
-    wait_until(lambda: usage(pid)[0] <= before[0] + DESCRIPTOR_SLACK, 20,
+    wait_until(lambda: usage(pid)[0] <= before[0] + DESCRIPTOR_SLACK, 60,
                f"the descriptors of {who} to be {before[0]} again")
     after = usage(pid)
     if not tools.are_sanitized and after[1] > before[1] + GROWTH_KIB_MAX:
@@ -50,14 +50,14 @@ def saves_leave_nothing(tools):
         # Every 20th step goes to storage; "--close" at the end frees all.
         trainer = lab.start_trainer("--steps", WARM_SAVES + SAVES, "--step-us", 3000,
                                     "--storage-interval", 20, "--settle", "committed", "--close")
-        wait_until(lambda: trainer.events.newest("saving") >= WARM_SAVES, 30, "the first saves")
+        wait_until(lambda: trainer.events.newest("saving") >= WARM_SAVES, 60, "the first saves")
         before = usage(trainer.pid), usage(daemon.pid)
         wait_until(lambda: trainer.events.newest("saving") >= WARM_SAVES + SAVES - 5, 60,
                    "all saves")
         compare(tools, "the trainer", before[0], trainer.pid)
         compare(tools, "the daemon", before[1], daemon.pid)
         lab.finish(trainer)
-        wait_until(lambda: not memory_segments(daemon.pid), 10,
+        wait_until(lambda: not memory_segments(daemon.pid), 60,
                    "the daemon to free the memory of the job that was closed")
 
 
@@ -70,7 +70,7 @@ def trainers_leave_nothing(tools):
         before = usage(daemon.pid)
         for _ in range(TRAINERS):
             trainer = lab.start_trainer("--steps", 5, "--settle", "committed", "--stay")
-            wait_until(lambda: trainer.events.has("trained"), 20, "the trainer to have trained")
+            wait_until(lambda: trainer.events.has("trained"), 60, "the trainer to have trained")
             os.kill(trainer.pid, signal.SIGKILL)
             lab.wait(trainer)
             promises.heard(lab, trainer.events)

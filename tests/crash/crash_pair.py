@@ -12,7 +12,7 @@ LABELS = ("repl.begin", "repl.end", "repl.ack.before", "repl.ack.after", "load.p
 HITS = (1, 3)
 NODES = ("A", "B")
 STEPS = 10
-SECONDS = 30
+SECONDS = 60
 
 killed = {}  # As in crash_labels.
 

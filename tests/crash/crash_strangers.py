@@ -11,7 +11,7 @@ from crash_lab import Failure, Lab, wait_until
 from crash_labels import check_not_stalled
 from crash_pair import free_port
 
-SECONDS = 20
+SECONDS = 60
 NOBODY = 65534
 OTHER_DAEMON = os.path.abspath(other_version.__file__)
 OTHER_LOCAL = f"libckpt {other_version.SOFTWARE} (local protocol {other_version.VERSION})"

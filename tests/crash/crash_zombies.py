@@ -18,7 +18,7 @@ def forked_worker_lives_on(tools):
             for _ in range(3):
                 trainer = lab.start_trainer("--steps", 10, "--settle", "committed", "--fork-worker",
                                             "--stay")
-                wait_until(lambda: trainer.events.has("trained") or trainer.poll() is not None, 20,
+                wait_until(lambda: trainer.events.has("trained") or trainer.poll() is not None, 60,
                            "the trainer to have trained")
                 workers += trainer.events.values("worker")
                 os.kill(trainer.pid, signal.SIGKILL)
@@ -45,13 +45,13 @@ def stopped_trainer_is_replaced(tools, point, gpu=None):
         # Steps enough for four captures, however many are skipped on a busy machine.
         stopped = lab.start_trainer("--steps", 1000, "--settle", "committed",
                                     points=f"{point}=stop@4")
-        wait_until(lambda: is_stopped(stopped.pid) or stopped.poll() is not None, 20,
+        wait_until(lambda: is_stopped(stopped.pid) or stopped.poll() is not None, 60,
                    "the trainer to be stopped")
         if stopped.poll() is not None:
             raise Failure(f"{point} was not hit a fourth time")
         promises.heard(lab, stopped.events)
         replacement = lab.start_trainer("--steps", 10, "--settle", "committed", "--stay")
-        wait_until(lambda: replacement.events.has("trained") or replacement.poll() is not None, 20,
+        wait_until(lambda: replacement.events.has("trained") or replacement.poll() is not None, 60,
                    "the replacement to train")
         if replacement.poll() is not None:
             lab.finish(replacement)

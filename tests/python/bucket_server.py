@@ -4,6 +4,7 @@ import http.client
 import http.server
 import json
 import pathlib
+import random
 import socket
 import subprocess
 import sys
@@ -192,15 +193,22 @@ def start_seaweedfs(directory):
 
 
 def free_ports(count):
-    """SeaweedFS also listens 10000 above each of its ports."""
-    sockets = [socket.socket() for _ in range(count)]
+    """SeaweedFS also listens 10000 above each of its ports. No connection is given any of these."""
     found = []
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-        found.append(10000 + each.getsockname()[1] % 20000)
-    for each in sockets:
-        each.close()
+    while len(found) < count:
+        port = random.randrange(10000, 20000)
+        if port not in found and is_free(port) and is_free(port + 10000):
+            found.append(port)
     return found
+
+
+def is_free(port):
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def serve(start, monkeypatch, directory):

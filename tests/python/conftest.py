@@ -66,7 +66,7 @@ def ckpt(programs):
     def run(*arguments, status=0):
         done = subprocess.run(
             [programs / "ckpt", *arguments],
-            capture_output=True, text=True, timeout=120, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + (done.stderr if status else "")

@@ -1,57 +1,39 @@
 """Goal: a distributed tensor is captured as the part that each rank has, wherever that lies, and
 what cannot be is refused by name.
 
-Method: the ranks of a mesh one after the other, in a group of torch that only pretends to be one.
+Method: the ranks of a mesh one after the other, in a group of torch that only pretends to be one;
+then programs of one rank. All are forks of one process, since to import these parts of torch takes
+seconds.
 """
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-PROGRAM = """
-import json, sys
-import torch
-import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor.placement_types import _StridedShard
-from torch.testing._internal.distributed.fake_pg import FakeStore
-import libckpt
-from libckpt.core import _items
 
-rank, sizes, shape, kinds = json.loads(sys.argv[1])
-dist.init_process_group("fake", rank=rank, world_size=4, store=FakeStore())
-mesh = dist.init_device_mesh("cpu", tuple(sizes))
-makers = {"S0": Shard(0), "S1": Shard(1), "R": Replicate(), "P": Partial(),
-          "SS0": _StridedShard(0, split_factor=2)}
-placements = [makers[kind] for kind in kinds]
-whole = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
-if "P" in kinds:
-    tensor = DTensor.from_local(whole, mesh, placements, run_check=False)
-else:
-    tensor = torch.distributed.tensor.distribute_tensor(whole, mesh, placements, src_data_rank=None)
-try:
-    structure, tensors, _ = _items.flatten({"w": tensor, "x": torch.zeros(2)})
-    print(json.dumps([tensors["w"].tolist(), tensors.places["w"], sorted(tensors.places)]))
-except libckpt.CheckpointError as error:
-    print(json.dumps(f"{type(error).__name__}: {error}"))
-"""
+@pytest.fixture
+def parts(trainer):
+    """What each of four ranks captures."""
+
+    def ask(sizes, shape, kinds):
+        log = trainer("one_rank.py", "--ranks", *map(json.dumps, (sizes, shape, kinds))).finish()
+        found = [json.loads(line.removeprefix("captured ")) for line in log.splitlines()
+                 if line.startswith("captured ")]  # fmt: skip
+        assert len(found) == 4, log
+        return found
+
+    return ask
 
 
-def parts(sizes, shape, kinds):
-    """The state of each of four ranks."""
-    ran = [
-        subprocess.Popen([sys.executable, "-c", PROGRAM, json.dumps([rank, sizes, shape, kinds])],
-                         stdout=subprocess.PIPE, text=True)
-        for rank in range(4)
-    ]  # fmt: skip
-    return [json.loads(each.communicate(timeout=120)[0]) for each in ran]
+@pytest.fixture
+def of_one_rank(trainer):
+    """Runs a program that has a group of its own and a mesh of it; returns its output."""
+    return lambda program: trainer("one_rank.py", program).finish()
 
 
-def test_rows_and_their_copies_are_where_they_lie():
+def test_rows_and_their_copies_are_where_they_lie(parts):
     """Two copies of two shards, of five rows."""
     whole = torch.arange(15.0).reshape(5, 3).tolist()
     found = parts([2, 2], [5, 3], ["R", "S0"])
@@ -62,7 +44,7 @@ def test_rows_and_their_copies_are_where_they_lie():
         assert names == ["w"]
 
 
-def test_a_rank_may_have_nothing_and_columns_are_divided_too():
+def test_a_rank_may_have_nothing_and_columns_are_divided_too(parts):
     found = parts([4], [3, 2], ["S0"])
     assert [local for local, *_ in found] == [[[0.0, 1.0]], [[2.0, 3.0]], [[4.0, 5.0]], []]
     assert [place[1] for _, place, _ in found] == [[0, 0], [1, 0], [2, 0], [0, 0]]
@@ -70,13 +52,13 @@ def test_a_rank_may_have_nothing_and_columns_are_divided_too():
     assert [place[1] for _, place, _ in found] == [[0, 0], [0, 2], [1, 0], [1, 2]]
 
 
-def test_a_sum_that_is_not_made_yet_is_refused_by_name():
+def test_a_sum_that_is_not_made_yet_is_refused_by_name(parts):
     said = parts([4], [2, 2], ["P"])[0]
     assert said.startswith('Unsupported: tensor "w": it is a sum that is not made yet')
 
 
 @pytest.mark.parametrize("rows", [5, 3])
-def test_fsdp2_over_tensor_parallelism_is_where_it_lies(rows):
+def test_fsdp2_over_tensor_parallelism_is_where_it_lies(parts, rows):
     """Each part is compared with its place; together they are the whole. Some are empty."""
     whole = torch.arange(rows * 2.0).reshape(rows, 2)
     seen = torch.zeros(rows)
@@ -87,34 +69,13 @@ def test_fsdp2_over_tensor_parallelism_is_where_it_lies(rows):
     assert seen.tolist() == [1] * rows
 
 
-def test_several_parts_of_a_tensor_on_one_rank_are_refused_by_name():
+def test_several_parts_of_a_tensor_on_one_rank_are_refused_by_name(parts):
     found = parts([2, 2], [8, 2], ["SS0", "R"])
     assert all("this rank has several separate parts of it" in said for said in found)
     assert found[0].startswith('Unsupported: tensor "w": divided as')
 
 
-def of_one_rank(program):
-    """The output of the program, which has a group of its own and a mesh of it."""
-    begin = """
-import os
-import torch, torch.distributed as dist
-from torch.distributed.tensor import Shard, distribute_tensor
-import libckpt
-
-os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-mesh = dist.init_device_mesh("cpu", (1,))
-
-def parameter(value):
-    return torch.nn.Parameter(distribute_tensor(torch.full((3, 2), value), mesh, [Shard(0)]))
-"""
-    ran = subprocess.run([sys.executable, "-c", begin + program], capture_output=True, text=True,
-                         timeout=120, check=False)  # fmt: skip
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    return ran.stderr
-
-
-def test_one_in_a_dictionary_or_alone_is_filled_where_it_is(runtime):
+def test_one_in_a_dictionary_or_alone_is_filled_where_it_is(of_one_rank):
     program = """
 def made(value):
     return parameter(value).detach()
@@ -136,7 +97,7 @@ session.close()
     of_one_rank(program)
 
 
-def test_what_was_not_trained_has_no_state_and_is_restored(runtime):
+def test_what_was_not_trained_has_no_state_and_is_restored(of_one_rank):
     program = """
 def items(value):
     parts = torch.nn.ParameterDict({name: parameter(value) for name in ("trained", "frozen")})
@@ -163,7 +124,7 @@ session.close()
     of_one_rank(program)
 
 
-def test_a_restore_without_anything_leaves_an_optimizer_as_it_was(runtime):
+def test_a_restore_without_anything_leaves_an_optimizer_as_it_was(of_one_rank):
     program = """
 class Odd(torch.optim.SGD):
     def step(self, closure):
@@ -198,11 +159,9 @@ session.close()
     assert "call train() first" in said
 
 
-def test_a_capture_goes_on_while_the_next_forward_and_backward_pass_run(runtime):
+def test_a_capture_goes_on_while_the_next_forward_and_backward_pass_run(of_one_rank):
     """FSDP2 resizes memory in each layer of each pass, which is not what the capture reads."""
     program = """
-from torch.distributed.fsdp import fully_shard
-
 resized = []
 stock = torch.UntypedStorage.resize_
 torch.UntypedStorage.resize_ = lambda self, size: (resized.append(size), stock(self, size))[1]
@@ -246,7 +205,7 @@ session.close()
     of_one_rank(program)
 
 
-def test_a_write_beside_a_capture_waits_for_it_or_drops_it(runtime):
+def test_a_write_beside_a_capture_waits_for_it_or_drops_it(of_one_rank):
     """By all ways that torch has to write a distributed tensor. It counts no write of a list."""
     program = """
 SIZE = 9 << 20  # Elements: copied for some milliseconds.
@@ -306,10 +265,8 @@ for number, write in enumerate([*WAITING, *COUNTED]):
     of_one_rank(program)
 
 
-def test_where_torch_tells_of_no_write_all_is_copied_before_a_save_returns(runtime):
+def test_where_torch_tells_of_no_write_all_is_copied_before_a_save_returns(of_one_rank):
     program = """
-from torch.distributed.tensor import DTensor
-
 class Unasked(dict):
     def setdefault(self, *_):
         pass  # As a torch that looks elsewhere.

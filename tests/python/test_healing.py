@@ -9,13 +9,13 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import time
 
 import numpy
 import pytest
 from test_arrays import at_once, lose_memory
+from trainers import ports
 
 import libckpt
 
@@ -81,19 +81,14 @@ def test_a_damaged_file_is_written_anew_from_memory(verified, job, tmp_path, pro
     assert numpy.array_equal(restored.items["weights"], content(0))
 
 
-def free_port(address):
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture
 def two_nodes(verified, tmp_path, programs, monkeypatch):
     """Opens a rank on each of two nodes, which have a daemon each."""
     monkeypatch.setenv("LIBCKPT_DAEMON_PATH", str(programs / "ckptd"))
     monkeypatch.setenv("LIBCKPT_NICE", "0")
-    nodes = [f"{name}@{host}:{free_port(host)}" for name, host in
-             (("A", "127.0.0.2"), ("B", "127.0.0.3"))]  # fmt: skip
+    reserved = [ports.reserve() for _ in "AB"]
+    nodes = [f"{name}@{host}:{port.getsockname()[1]}" for name, host, port in
+             zip("AB", ("127.0.0.2", "127.0.0.3"), reserved, strict=True)]  # fmt: skip
     secret = tmp_path / "secret"
     secret.write_text("a secret of the two nodes of this test\n")
     secret.chmod(0o600)
@@ -114,6 +109,8 @@ def two_nodes(verified, tmp_path, programs, monkeypatch):
     for runtime in runtimes:
         subprocess.run([programs / "ckpt", "stop", "--no-flush", "--runtime-dir", runtime],
                        capture_output=True, timeout=60, check=False)  # fmt: skip
+    for port in reserved:
+        port.close()
 
 
 def test_a_damaged_replica_is_sent_again(two_nodes):

@@ -11,7 +11,6 @@ import os
 import pathlib
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -30,6 +29,7 @@ import libckpt  # noqa: E402
 import libckpt.jax  # noqa: E402
 from libckpt.adapters.jax import _coordinator  # noqa: E402
 from libckpt.jax import _exchange  # noqa: E402
+from trainers import ports  # noqa: E402
 
 TRAINERS = pathlib.Path(__file__).parent / "trainers"
 SECONDS_MAX = 300  # Only so that one that hangs ends.
@@ -446,7 +446,8 @@ def test_arrays_of_numpy_keep_the_types_that_only_jax_has(runtime):
 
 def test_the_words_of_processes_go_through_the_coordinator_of_jax():
     jaxlib = pytest.importorskip("jax._src.lib")._jax
-    address = f"127.0.0.1:{free_port()}"
+    reserved = ports.reserve()
+    address = f"127.0.0.1:{reserved.getsockname()[1]}"
     service = jaxlib.get_distributed_runtime_service(address, 1)
     client = jaxlib.get_distributed_runtime_client(address, 0)
     client.connect()
@@ -466,6 +467,7 @@ def test_the_words_of_processes_go_through_the_coordinator_of_jax():
     finally:
         client.shutdown()
         service.shutdown()
+        reserved.close()
 
 
 def test_a_coordinator_that_is_missing_or_another_one_is_said(monkeypatch):
@@ -513,23 +515,23 @@ def test_cells_go_round_in_messages_of_one_size_and_damage_is_found(monkeypatch)
 # --- processes
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Training:
     """trainers/jax_steps.py in one process or more, on meshes that differ from run to run."""
 
     program = "jax_steps.py"
 
     def __init__(self, scratch):
+        self._reserved = []
         self._scratch, self._processes, self._logs, self._count = scratch, [], [], 0
+
+    def free_port(self):
+        """One that nobody else is given before the test has ended."""
+        self._reserved.append(ports.reserve())
+        return self._reserved[-1].getsockname()[1]
 
     def start(self, processes, on, job, steps, *directory, hold_at=0, nodes=()):
         """`nodes`: the environment of each process, where they are not all on one node."""
-        port = free_port()
+        port = self.free_port()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HOLD_AT": str(hold_at),
                        "XLA_FLAGS": f"{DEVICES}{4 // processes}"}  # fmt: skip
         self._count += 1
@@ -602,6 +604,8 @@ class Training:
         for process in self._processes:
             process.wait()
         self._processes = []
+        for reserved in self._reserved:
+            reserved.close()
 
 
 @pytest.fixture
@@ -659,7 +663,7 @@ def test_two_processes_go_on_as_one_and_one_as_two_on_any_mesh(training):
 def test_the_cells_of_a_node_that_is_lost_come_from_its_peer(training, programs, tmp_path):
     nodes = {
         name: {"LIBCKPT_NODE": name, "LIBCKPT_RUNTIME_DIR": str(tmp_path / name),
-               "LIBCKPT_INTERFACE": "127.0.0.1", "LIBCKPT_PORT": str(free_port()),
+               "LIBCKPT_INTERFACE": "127.0.0.1", "LIBCKPT_PORT": str(training.free_port()),
                "LIBCKPT_REPLICAS": "2"}
         for name in "ABC"
     }  # fmt: skip

@@ -58,7 +58,8 @@ def check_losses(logs, whole, made, ranks):
 @pytest.mark.parametrize("kills", KILLS)
 @pytest.mark.parametrize(
     "ranks, more",
-    [(1, {}), (2, {}), pytest.param(2, {"sharded": True}, marks=pytest.mark.slow)],
+    [(1, {}), pytest.param(2, {}, marks=pytest.mark.slow),
+     pytest.param(2, {"sharded": True}, marks=pytest.mark.slow)],
     ids=["one", "ddp", "fsdp2"],
 )
 def test_a_loop_of_accelerate(trainer, tmp_path, ranks, more, kills):
@@ -74,7 +75,7 @@ def test_a_loop_of_accelerate(trainer, tmp_path, ranks, more, kills):
 
 
 @pytest.mark.parametrize("kills", KILLS)
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_fit_of_lightning(trainer, tmp_path, ranks, kills):
     pytest.importorskip("lightning.pytorch")
     import test_lightning

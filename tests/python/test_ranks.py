@@ -221,7 +221,7 @@ def test_other_numbers_of_ranks_go_on_straight_from_memory(cluster):
     assert check_began_from_memory(alone, 1, 2, log) > 6
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_another_number_of_ranks_begins_with_the_state_of_the_step(cluster, tmp_path, count):
     directory = tmp_path / "dir"
     job = cluster.start("AB", "job", 8, directory).finish()

@@ -69,17 +69,18 @@ def two_nodes(tmp_path, runtime, ckpt):
     """Transports of two nodes, and their runtime directories."""
     directories = [tmp_path / name for name in "ab"]
     transports = []
-    for directory in directories:
-        with ports.reserve() as reserved:
-            port = reserved.getsockname()[1]
+    reserved = [ports.reserve() for _ in directories]
+    for directory, port in zip(directories, reserved, strict=True):
         transports.append(libckpt.torchft.Transport(
-            "heal", node=directory.name, interface="127.0.0.1", port=port,
-            runtime_dir=str(directory),
+            "heal", node=directory.name, interface="127.0.0.1",
+            port=port.getsockname()[1], runtime_dir=str(directory),
         ))  # fmt: skip
     yield transports, directories
     for transport, directory in zip(transports, directories, strict=True):
         transport.shutdown()
         ckpt("stop", "--no-flush", "--runtime-dir", directory)
+    for port in reserved:
+        port.close()
 
 
 @pytest.fixture

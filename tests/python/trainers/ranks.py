@@ -97,7 +97,7 @@ def train(job, steps, directory=None):
         ticket = session.save_checkpoint_if_needed(step, items, arrays=[table])
         if ticket:
             with contextlib.suppress(libckpt.NotFound, libckpt.Unavailable):  # Another skipped it.
-                ticket.committed.result(0.5)
+                ticket.committed.result(5)
         else:
             say("not saved", step, ticket.outcome)
         parameters = [dict(inner.named_parameters()), optimizer.state_dict()["state"]]

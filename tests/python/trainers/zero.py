@@ -14,6 +14,7 @@ import sys
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import deepspeed
+import ports
 import torch
 
 import libckpt.deepspeed
@@ -163,7 +164,7 @@ def train(options):
     say("attached", hasattr(engine, "_libckpt"))
     if options.get("end") and not options.get("stock"):
         getattr(libckpt.deepspeed, options["end"])(engine)
-    torch.distributed.destroy_process_group()
+    ports.leave()
 
 
 def main(ranks, options):
