@@ -1,8 +1,8 @@
 """Goal: where one weight in a hundred is trained, the copies of a step cost the network what has
 changed (`skip_unchanged`), and a rank that lost its memory gets all of it from them.
 
-Method: two ranks on two nodes, each with frozen layers and adapters under AdamW, whose peers' copies
-are counted by the daemon step by step.
+Method: two ranks on two nodes, each with frozen layers and adapters under AdamW, whose copies at
+the peer are counted by the daemon step by step.
 """
 
 import pytest
