@@ -80,6 +80,20 @@ def test_a_trainer_goes_on_with_another_batch_size(trainer, tmp_path, hf):
     assert hf.folders(output)[-1] == 12
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_loop_of_accelerate_goes_on_behind_its_last_update(trainer, tmp_path, ranks):
+    """Killed between two updates, whose gradients it adds up from three batches; the last batch of
+    an epoch, of 14 or 7, ends one, too."""
+    acc = pytest.importorskip("test_accelerate")
+    options = {"ranks": ranks, "steps": 20, "accumulate": 3, "every": 100, "waits": 60}
+    whole = acc.run(trainer, tmp_path / "stock", "stock", **options).finish()
+    acc.kill_when_held(acc.run(trainer, tmp_path / "project", hold=8, **options), ranks)
+    last = acc.run(trainer, tmp_path / "project", **options).finish()
+    assert {acc.began(last, rank) for rank in range(ranks)} <= ({3, 6} if ranks == 1 else {3, 6, 7})
+    assert acc.results(last, ranks) == acc.results(whole, ranks)
+    assert acc.made(last).items() <= acc.made(whole).items()
+
+
 def test_cells_of_a_notebook_that_run_again_go_on_from_memory(runtime, tmp_path):
     done = subprocess.run([sys.executable, "-"], input=NOTEBOOK, cwd=tmp_path, text=True,
                           capture_output=True, timeout=600, check=False)  # fmt: skip
