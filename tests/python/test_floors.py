@@ -23,7 +23,8 @@ FLOORS = {  # By the beginning of a module's name behind "libckpt."; the longest
     "": 4,
 }  # fmt: skip
 FRAMEWORKS = {"torch", "transformers", "accelerate", "deepspeed", "megatron", "lightning", "jax",
-              "levanter", "safetensors", "torchft", "torchtitan", "torch_checkpointing"}  # fmt: skip
+              "levanter", "safetensors", "torchft", "torchtitan",
+              "torch_checkpointing"}  # fmt: skip
 OF_CORE = 1
 LINES_MAX = 300
 

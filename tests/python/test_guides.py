@@ -271,9 +271,8 @@ def run(name, common, cases, folder):
 def test_its_blocks_run(name, runtime, tmp_path):
     pytest.importorskip("torch")
     needed = {"megatron": "megatron.core", "pytorch": "torch", "README": "torch"}.get(name, name)
-    if needed in ("accelerate", "deepspeed", "lightning", "torchft", "torchtitan", "torch_checkpointing",
-                  "transformers",
-                  "megatron.core"):  # fmt: skip
+    if needed in ("accelerate", "deepspeed", "lightning", "torchft", "torchtitan",
+                  "torch_checkpointing", "transformers", "megatron.core"):  # fmt: skip
         pytest.importorskip(needed)
     run(name, TORCH, CASES, tmp_path)
 

@@ -239,6 +239,46 @@ def test_stock_megatron_goes_on_from_the_folders(job, tmp_path, options):
 
 
 @SLOW
+@pytest.mark.parametrize("options", [{}, {"distributed": False}])
+def test_stock_megatron_loads_torch_dist_folders_in_any_number_of_ranks(job, tmp_path, options):
+    """2 tensor parallel ranks -> 1, and 2 data parallel ones; and libckpt without memory."""
+    directory = tmp_path / "checkpoints"
+    whole = losses(job.run(1, "whole", 5, **options))
+    options |= {"directory": str(directory), "format": "torch_dist"}
+    job.run(2, "job", 4, storage=2, kept=1, tensor=2, **options)
+    assert folders_in(directory) == ["iter_0000004"]
+    assert tracker_of(directory) == "4"
+    files = {path.name for path in (directory / "iter_0000004").iterdir()}
+    assert {"common.pt", "metadata.json", ".metadata"} < files
+    for ranks, tensor in [(1, 1), (2, 1), (2, 2)]:
+        log = job.run(ranks, "stock", 5, stock=True, tensor=tensor, **options)
+        assert said(log, 0, "began at") == [["4"]]
+        check_losses(log, whole, (5,))
+    log = job.run(1, "job", 5, **options)
+    assert "iter_0000004; memory has no step" in log
+    check_equal(job.dumped("job", "began-4", 1), job.dumped("job", "made-4", 2))
+    check_losses(log, whole, (5,))
+
+
+def test_a_torch_dist_folder_that_was_not_finished_is_not_there(job, tmp_path):
+    """The ranks are killed behind a folder, and before the next one."""
+    directory = tmp_path / "checkpoints"
+    options = {"directory": str(directory), "format": "torch_dist", "storage": 2}
+    job.killed(2, "job", 3, **options)
+    log = job.run(2, "job", 3, **options)
+    check_goes_on(job, log, 3, 1, 1)
+    assert folders_in(directory) == ["iter_0000002"]
+    assert tracker_of(directory) == "2"
+
+
+def test_a_format_that_is_none_is_named():
+    from libckpt import megatron
+
+    with pytest.raises(libckpt.InvalidArgument, match='"zarr": give one of torch, torch_dist'):
+        megatron.initialize_easyckpt(1, 1, 1, ckpt_format="zarr")
+
+
+@SLOW
 def test_a_folder_of_killed_ranks_is_whole_and_memory_may_be_newer(job, tmp_path):
     """Tensor parallel ranks, each with a file of its own."""
     options = {"directory": str(tmp_path / "checkpoints"), "storage": 2, "tensor": 2}

@@ -73,8 +73,9 @@ def test_ranks_that_are_killed_after_a_save_find_its_folder(run, tmp_path):
 
 
 def test_a_folder_that_is_there_is_refused_and_one_that_is_removed_vanishes(run, tmp_path):
-    log = run(["save", "a", 1], ["again", "a"], ["load", "a"], ["remove", "a"],
-              ["save", "b", 2], ["load", "b"], ["save", "a", 3], ["load", "a"]).finish()  # fmt: skip
+    calls = [["save", "a", 1], ["again", "a"], ["load", "a"], ["remove", "a"], ["save", "b", 2],
+             ["load", "b"], ["save", "a", 3], ["load", "a"]]  # fmt: skip
+    log = run(*calls).finish()
     ((name, *why),) = said(log, "refused")
     assert name == "a" and "a checkpoint is there already" in " ".join(why)
     loaded = [[name, seed] for name, _, seed in said(log, "loaded")]

@@ -2,9 +2,10 @@
 
 acc.py PROJECT KIND OPTIONS: KIND is stock or libckpt; OPTIONS is JSON: "ranks", "steps", "limit"
 (total_limit), "resume" (how stock resumes: "state" calls load_state()), "every" (save_state),
-"seedable", "ema" (of the weights, a registered object), "sharded" (FSDP2), "hold" (after that
-step), "waits" (this long for each step to be committed) and "settles" (its folders are there before
-it holds). Each rank says "began STEP", "made STEP LOSS" and, at the end, "weights DIGEST".
+"seedable", "ema" (of the weights, a registered object), "sharded" (FSDP2), "accumulate" (so many
+batches in an update), "hold" (after that step), "waits" (this long for each step to be committed)
+and "settles" (its folders are there before it holds). Each rank says "began STEP", "made STEP LOSS"
+and, at the end, "weights DIGEST".
 """
 
 import contextlib
@@ -74,8 +75,9 @@ def make_accelerator(project, options):
     configuration = ProjectConfiguration(project_dir=project, automatic_checkpoint_naming=True,
                                          total_limit=options.get("limit", 2))  # fmt: skip
     loaders = DataLoaderConfiguration(use_seedable_sampler=options.get("seedable", False))
-    return accelerate.Accelerator(cpu=True, project_config=configuration,
-                                  dataloader_config=loaders, **more)  # fmt: skip
+    return accelerate.Accelerator(cpu=True, project_config=configuration, dataloader_config=loaders,
+                                  gradient_accumulation_steps=options.get("accumulate", 1),
+                                  **more)  # fmt: skip
 
 
 def train(project, kind, options):
@@ -123,11 +125,12 @@ def loop(accelerator, state, options, progress, average, prepared):
         if progress.batch == 0:
             batches = loader
         for features, wanted in batches:
-            loss = (model(features) - wanted + 0.01 * torch.randn(4)).square().mean()
-            accelerator.backward(loss)
-            optimizer.step()
-            scheduler.step()
-            optimizer.zero_grad()
+            with accelerator.accumulate(model):
+                loss = (model(features) - wanted + 0.01 * torch.randn(4)).square().mean()
+                accelerator.backward(loss)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
             if not options.get("sharded"):
                 average.update(model)
             progress.step += 1

@@ -21,8 +21,10 @@ import libckpt.dcp
 
 PLACEMENTS = {"S0": Shard(0), "S1": Shard(1), "R": Replicate(),
               "SS0": _StridedShard(0, split_factor=2)}  # fmt: skip
-SHAPES = [(9, 7), (3, 2), (16, 5), (1, 4), (0, 3)]  # Even, uneven, and empty on some ranks or all.
-TYPES = [torch.float32, torch.bfloat16, torch.int64, torch.float8_e4m3fnuz, torch.float32]
+SHAPES = [(9, 7), (3, 2), (16, 5), (1, 4), (0, 3), (6, 5), (7, 3)]
+# Even, uneven, and empty on some ranks or all.
+TYPES = [torch.float32, torch.bfloat16, torch.int64, torch.float8_e4m3fnuz, torch.float32,
+         torch.float8_e4m3fn, torch.float8_e5m2]  # fmt: skip
 
 
 def warm_up():

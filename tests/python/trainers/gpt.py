@@ -185,7 +185,7 @@ def train(job, steps, options):
     dump = options.get("dump") and pathlib.Path(options["dump"])
     easy = megatron.initialize_easyckpt(
         options.get("memory", 1), options.get("storage", 0), options.get("kept", 0), job=job,
-        save_dir=options.get("directory"), replicas=2,
+        save_dir=options.get("directory"), replicas=2, ckpt_format=options.get("format", "torch"),
         **options.get("options", {}),
     )  # fmt: skip
     more = [gpt.model], gpt.optimizer, gpt.scheduler
@@ -216,6 +216,8 @@ def train(job, steps, options):
 def load_stock(gpt, directory):
     """From the newest folder, as Megatron's own load_checkpoint does it, without libckpt."""
     iteration = int((directory / "latest_checkpointed_iteration.txt").read_text())
+    if gpt.options.get("format") == "torch_dist":
+        return load_stock_torch_dist(gpt, directory / f"iter_{iteration:07d}")
     number = parallel_state.get_tensor_model_parallel_rank()
     folder = directory / f"iter_{iteration:07d}" / f"mp_rank_{number:02d}"
     state = torch.load(folder / "model_optim_rng.pt", map_location="cpu", weights_only=False)
@@ -231,6 +233,27 @@ def load_stock(gpt, directory):
         cuda_to_cpu.finish_load(optimizer)
     gpt.scheduler.load_state_dict(state["opt_param_scheduler"])
     return iteration
+
+
+def load_stock_torch_dist(gpt, folder):
+    """The same, of a folder in the distributed format."""
+    from megatron.core import dist_checkpointing
+
+    (optimizer,) = gpt.optimizer.chained_optimizers
+    is_distributed = isinstance(optimizer, DistributedOptimizer)
+    if is_distributed:
+        cuda_to_cpu.prepare_to_load(optimizer)
+    model = gpt.model.module.sharded_state_dict()
+    metadata = dist_checkpointing.load_content_metadata(str(folder))
+    assert metadata["distrib_optim_sharding_type"] == "fully_reshardable"
+    state = gpt.optimizer.sharded_state_dict(model, is_loading=True, metadata=metadata)
+    state = dist_checkpointing.load({"model": model, "optimizer": state}, str(folder))
+    gpt.model.module.load_state_dict(state["model"], strict=True)
+    gpt.optimizer.load_state_dict(state["optimizer"])
+    if is_distributed:
+        cuda_to_cpu.finish_load(optimizer)
+    gpt.scheduler.load_state_dict(state["opt_param_scheduler"])
+    return state["iteration"]
 
 
 def train_stock(gpt, steps, directory):

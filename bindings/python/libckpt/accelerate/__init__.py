@@ -79,7 +79,8 @@ class State:
         if the step is due; `keep_best` goes by those of rank 0.
 
         Call it on every rank when all of the step is done: the optimizer's and the scheduler's
-        part, and what your registered objects count.
+        part, and what your registered objects count. A batch between two updates, under
+        `accelerator.accumulate`, is not due.
         """
         return None if self._memory is None else self._memory.capture(step, metrics)
 

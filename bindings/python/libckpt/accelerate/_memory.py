@@ -8,6 +8,7 @@ from libckpt._init import init
 from libckpt.accelerate._position import Position
 from libckpt.core import _resuming
 from libckpt.rng import RNG
+from libckpt.ticket import Ticket
 
 logger = logging.getLogger("libckpt")
 
@@ -35,6 +36,9 @@ class Memory:
         if self.session is None:
             return None
         self._guard()
+        if not self._accelerator.sync_gradients:
+            # Nothing but the gradients has what the batches since the last update gave.
+            return Ticket(self.session, step, "not_due", 0.0)
         ticket = self.session.save_checkpoint_if_needed(step, self.items(), metrics=metrics)
         self._ticket = ticket or self._ticket
         return ticket

@@ -7,7 +7,7 @@
     save_checkpoint_if_needed(iteration, model, optimizer, opt_param_scheduler)   # after each step
 
 Steps are captured in memory that outlives the process. Another data parallel size, and another
-tensor parallel size, go on from there. Folders on storage are in Megatron's classic format.
+tensor parallel size, go on from there. Folders on storage are in Megatron's formats.
 """
 
 import atexit
@@ -31,7 +31,7 @@ _current = None
 @with_keywords
 def initialize_easyckpt(
     save_mem_interval, save_storage_interval, max_ckpt_num, log_file_path=None, *, job=None,
-    save_dir=None, load_dir=None, dir=None, **options,
+    save_dir=None, load_dir=None, dir=None, ckpt_format="torch", **options,
 ):  # fmt: skip
     """Call it once on each rank, before load_checkpoint.
 
@@ -41,6 +41,7 @@ def initialize_easyckpt(
     job, save_dir, load_dir: by default made from Megatron's --save, --save and --load.
     dir: for checkpoints of libckpt's own, which any number of ranks restores when memory is lost;
         none: memory only. save_storage_interval and max_ckpt_num hold for them, too.
+    ckpt_format: that of the folders, "torch" (the classic one) or "torch_dist".
     All others are those of `libckpt.init`.
     """
     global _current
@@ -48,7 +49,7 @@ def initialize_easyckpt(
         _current.close()
     _current = EasyCkpt(
         save_mem_interval, save_storage_interval, max_ckpt_num, log_file_path, job=job,
-        save_dir=save_dir, load_dir=load_dir, dir=dir, **options,
+        save_dir=save_dir, load_dir=load_dir, dir=dir, ckpt_format=ckpt_format, **options,
     )  # fmt: skip
     return _current
 

@@ -25,6 +25,7 @@ def initialize_easyckpt(
     save_dir: str | PathLike[str] | None = None,
     load_dir: str | PathLike[str] | None = None,
     dir: str | PathLike[str] | None = None,
+    ckpt_format: str = "torch",
     **options: Unpack[Options],
 ) -> EasyCkpt: ...
 def save_checkpoint_if_needed(

@@ -74,7 +74,7 @@ def _state_of(iteration, model, optimizer, scheduler):
         more = {"iteration": iteration, "use_dist_ckpt": False}
         known = inspect.signature(generate).parameters
         more = {name: value for name, value in more.items() if name in known}
-        state = generate(args, model, optimizer, scheduler, _rng_state(), **more)
+        state = generate(args, model, optimizer, scheduler, rng_state(), **more)
         return {"iteration": iteration, **state}
     state = {"checkpoint_version": CHECKPOINT_VERSION, "iteration": iteration}
     if args is not None:
@@ -86,11 +86,11 @@ def _state_of(iteration, model, optimizer, scheduler):
         state["optimizer"] = optimizer.state_dict()
     if scheduler is not None:
         state["opt_param_scheduler"] = scheduler.state_dict()
-    state["rng_state"] = _rng_state()
+    state["rng_state"] = rng_state()
     return state
 
 
-def _rng_state():
+def rng_state():
     has_gpu = torch.cuda.is_available()
     return [
         {
@@ -123,7 +123,7 @@ def give(folder, model, optimizer, scheduler, strict):
     if scheduler is not None and "opt_param_scheduler" in state:
         scheduler.load_state_dict(state["opt_param_scheduler"])
     if "rng_state" in state:
-        _give_rng(state["rng_state"][0])
+        give_rng(state["rng_state"][0])
     return state["iteration"], state.get("num_floating_point_operations_so_far", 0)
 
 
@@ -139,14 +139,19 @@ def _give_optimizer(path, optimizer, state):
             gathered = torch.load(path / OPTIMIZER, mmap=True, weights_only=False)
         keys, has_step = _optimizers.state_of([part])
         _optimizers.make_state([part], keys, has_step)
-        groups = own["optimizer"]["param_groups"]
-        steps = {group.get("step") for group in groups} - {None}
-        settings = {"groups": groups, "step": steps.pop() if steps else None,
-                    "scaler": own.get("grad_scaler")}  # fmt: skip
-        if has_step:  # Torch's optimizers count it in their state.
-            settings["groups"] = [{k: v for k, v in g.items() if k != "step"} for g in groups]
-        _optimizers.give_settings([part], [settings])
+        give_settings(part, own, has_step)
         _give_gathered(part, gathered[number] if len(parts) > 1 else gathered)
+
+
+def give_settings(part, own, has_step):
+    """From its state dict, which the folder has; torch's optimizers count steps in their state."""
+    groups = own["optimizer"]["param_groups"]
+    steps = {group.get("step") for group in groups} - {None}
+    if has_step:
+        groups = [{k: v for k, v in group.items() if k != "step"} for group in groups]
+    settings = {"groups": groups, "step": steps.pop() if steps else None,
+                "scaler": own.get("grad_scaler")}  # fmt: skip
+    _optimizers.give_settings([part], [settings])
 
 
 def _give_gathered(part, state):
@@ -166,7 +171,7 @@ def _give_gathered(part, state):
                 begin += bucket.numel_unpadded
 
 
-def _give_rng(state):
+def give_rng(state):
     random.setstate(state["random_rng_state"])
     numpy.random.set_state(state["np_rng_state"])
     torch.set_rng_state(state["torch_rng_state"])

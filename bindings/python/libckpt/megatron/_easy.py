@@ -7,15 +7,24 @@ import pathlib
 from libckpt import errors
 from libckpt.core import _resuming, _settings
 from libckpt.core.files import _publish_queue
-from libckpt.megatron import _classic, _folders, _training
+from libckpt.megatron import _classic, _folders, _torch_dist, _training
 from libckpt.megatron._memory import Memory
 
 logger = logging.getLogger("libckpt")
 
+FORMATS = ("torch", "torch_dist")  # Of folders, by Megatron's names.
+
 
 class EasyCkpt:
     def __init__(self, save_mem_interval, save_storage_interval, max_ckpt_num, log_file_path=None,
-                 *, job=None, save_dir=None, load_dir=None, dir=None, **options):  # fmt: skip
+                 *, job=None, save_dir=None, load_dir=None, dir=None, ckpt_format="torch",
+                 **options):  # fmt: skip
+        if ckpt_format not in FORMATS:
+            raise errors.InvalidArgument(
+                f'initialize_easyckpt: ckpt_format is "{ckpt_format}": give one of '
+                + ", ".join(FORMATS)
+            )
+        self._format = ckpt_format
         self._storage_interval = save_storage_interval
         self._max_ckpt_num = max_ckpt_num or 0
         self._options = {"save_mem_interval": save_mem_interval or "never", **options}
@@ -57,7 +66,8 @@ class EasyCkpt:
     def folders(self):
         """None: there is no directory to save to."""
         if self._folders is None and self.save_dir:
-            self._folders = _folders.Folders(self.save_dir, self._max_ckpt_num, self.is_disabled)
+            self._folders = _folders.Folders(self.save_dir, self._max_ckpt_num, self.is_disabled,
+                                             self._format)  # fmt: skip
         return self._folders
 
     # --- saving
@@ -167,7 +177,9 @@ class EasyCkpt:
                 f'load_checkpoint: load_arg "{load_arg}" is an option of megatron.training, which '
                 "is not there"
             )
-        return _classic.give(pathlib.Path(self._path(newest)), model, optimizer, scheduler, strict)
+        folder = pathlib.Path(self._path(newest))
+        give = _torch_dist.give if _torch_dist.is_one(folder) else _classic.give
+        return give(folder, model, optimizer, scheduler, strict)
 
 
 def _chunks(model):

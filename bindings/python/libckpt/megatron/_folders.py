@@ -1,7 +1,8 @@
-"""Folders: `iter_NNNNNNN` in Megatron's classic format, each whole or not there, the tracker last.
+"""Folders: `iter_NNNNNNN` in one of Megatron's formats, each whole or not there, the tracker last.
 
-The files of all ranks are captured, and the daemon brings them to storage while training goes on.
-Where that cannot be, they are written here and now, as Megatron does it.
+In the classic format the files of all ranks are captured, and the daemon brings them to storage
+while training goes on. Where that cannot be, they are written here and now, as Megatron does it.
+Files in `torch_dist` are always written by Megatron.
 """
 
 import logging
@@ -12,7 +13,7 @@ import torch
 
 from libckpt import errors
 from libckpt.adapters.torch._file_sets import FileSets
-from libckpt.megatron import _classic
+from libckpt.megatron import _classic, _torch_dist
 
 logger = logging.getLogger("libckpt")
 
@@ -21,8 +22,9 @@ FOLDER = re.compile(r"^iter_(\d{7,})$")
 
 
 class Folders:
-    def __init__(self, directory, max_count, is_disabled):
+    def __init__(self, directory, max_count, is_disabled, ckpt_format="torch"):
         self.directory = pathlib.Path(directory)
+        self._is_torch_dist = ckpt_format == "torch_dist"
         self._max_count = max_count
         self._sets = None
         if is_disabled:
@@ -39,23 +41,39 @@ class Folders:
 
     def save(self, iteration, model, optimizer, scheduler, flops):
         """All ranks call it."""
+        more = iteration, model, optimizer, scheduler, flops
         try:
-            files = _classic.files_of(iteration, model, optimizer, scheduler, flops)
             if self._sets is None:
-                self._write(iteration, files)
+                self._write(*more)
                 return
             fileset = self._sets.begin(_classic.folder_of(iteration))
-            fileset.objects.update(files)
+            if self._is_torch_dist:
+                self._write_into(fileset, *more)
+            else:
+                fileset.objects.update(_classic.files_of(*more))
             fileset.commit({TRACKER: str(iteration)}, then=self._rotate)
         except Exception as error:  # Training goes on, whatever it is.
             logger.error("libckpt: save iteration %d to %s: %s", iteration, self.directory, error)
 
-    def _write(self, iteration, files):
+    def _write_into(self, fileset, *more):
+        """All ranks write to one folder: that of rank 0, which has made it by then."""
+        self._sets.decide("folder", None)
+        try:
+            _torch_dist.save(fileset.folder.with_name("rank-0"), *more)
+        except Exception:
+            fileset.give_up()
+            raise
+
+    def _write(self, iteration, *more):
         """As Megatron: the tracker when all ranks are done."""
         folder = self.directory / _classic.folder_of(iteration)
-        for name, content in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            torch.save(content, folder / name)
+        if self._is_torch_dist:
+            folder.mkdir(parents=True, exist_ok=True)
+            _torch_dist.save(folder, iteration, *more)
+        else:
+            for name, content in _classic.files_of(iteration, *more).items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                torch.save(content, folder / name)
         is_one = torch.distributed.is_initialized()
         if is_one:
             torch.distributed.barrier()

@@ -1,0 +1,66 @@
+"""Goal: where one weight in a hundred is trained, the copies of a step cost the network what has
+changed (`skip_unchanged`), and a rank that lost its memory gets all of it from them.
+
+Method: two ranks on two nodes, each with frozen layers and adapters under AdamW, whose copies at
+the peer are counted by the daemon step by step.
+"""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from test_ranks import Cluster, said  # noqa: E402
+
+STEPS = 4
+CHUNK = 4 << 20  # What changed is sent by whole Chunks; a few of its bytes are at the file's front.
+
+
+@pytest.fixture
+def start(tmp_path, programs, trainer):
+    cluster = Cluster(tmp_path, programs, trainer)
+    cluster.program = "lora.py"
+    cluster_start = cluster.start
+
+    def start(steps=STEPS, skips=True):
+        return cluster_start("AB", "job", steps, int(skips))
+
+    start.stop = cluster.stop
+    yield start
+    left = cluster.close()
+    assert "processes" not in left, left
+
+
+def sent_each(log, rank):
+    """(bytes sent, bytes named instead) of each step."""
+    told = [[int(word) for word in words[1:]] for words in said(log, rank, "sent")]
+    before = [[0, 0], *told]
+    return [(a - c, b - d) for (a, b), (c, d) in zip(told, before, strict=False)]
+
+
+def test_a_step_sends_three_parts_in_a_hundred(start):
+    log = start().finish()
+    assert 0.005 < float(said(log, 0, "trained")[0][0]) < 0.011
+    for rank in range(2):
+        (whole, named), *later = sent_each(log, rank)
+        assert whole > 70 << 20
+        assert named == 0
+        assert len(later) == STEPS - 1
+        for sent, named in later:
+            assert sent <= 0.03 * whole + 2 * CHUNK
+            assert sent + named == whole
+
+
+@pytest.mark.slow
+def test_without_the_option_each_step_is_sent_whole(start):
+    first, *later = sent_each(start(3, skips=False).finish(), 0)
+    assert later == [first, first]
+    assert first[1] == 0
+
+
+@pytest.mark.slow
+def test_a_rank_without_memory_gets_a_step_that_was_named(start):
+    log = start().finish()
+    start.stop("B")
+    again = start(STEPS + 1).finish()
+    for rank in range(2):
+        assert said(again, rank, "began at")[0] == [str(STEPS), said(log, rank, "made")[-1][1]]
