@@ -16,7 +16,6 @@
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "client/attach_message.hpp"
-#include "os/mapped_segments.hpp"
 #include "wire/control_codec.hpp"
 
 namespace ckpt::client {
@@ -281,6 +280,9 @@ Status DaemonLink::take(control::Message message, std::vector<os::Fd> descriptor
   const auto name = control::name_of(message);
   auto event = control::to_event(std::move(message));
   if (!event) return fail(Errc::corruption, fmt::format("the daemon sent {} to a trainer", name));
+  if (const auto* offer = std::get_if<control::Offer>(&*event)) CKPT_CHECK(map_pages(offer->slot));
+  if (const auto* granted = std::get_if<control::Granted>(&*event))
+    CKPT_CHECK(map_pages(granted->slot));
   note(*event);
   state_->notify(std::move(*event));
   if (is_fenced_) make_way();
@@ -313,10 +315,10 @@ Status DaemonLink::take_segments(const control::SlotSegments& segments, std::vec
   os::MapOptions options;
   options.is_inherited = false;
   CKPT_TRY(auto mapped, os::MappedSegments::map(std::move(slot.segments), options));
-  // The pages exist. This fills our page table now, instead of in the first capture.
-  CKPT_CHECK(mapped.map_pages(prefault_threads_));
   incoming_.erase(segments.slot);
   const auto owner = std::make_shared<os::MappedSegments>(std::move(mapped));
+  unmapped_[segments.slot] = owner;
+  if (pins_) CKPT_CHECK(map_pages(segments.slot));  // They are pinned at once.
   if (owner->bytes().size() != segments.capacity)
     return fail(Errc::corruption, "a Slot's segments are not as large as the Slot");
   if (mapped_.size() <= segments.slot) mapped_.resize(segments.slot + std::size_t{1});
@@ -324,6 +326,16 @@ Status DaemonLink::take_segments(const control::SlotSegments& segments, std::vec
                             pins_ ? pins_->hold(owner->bytes(), owner) : owner};
   CKPT_POINT("slot.mapped");
   return {};
+}
+
+// The pages exist. This fills our page table before a restore or a capture needs them: of a Slot
+// that is offered or granted, since a restart waits for one Slot and has several.
+Status DaemonLink::map_pages(std::uint32_t slot) {
+  const auto found = unmapped_.find(slot);
+  if (found == unmapped_.end()) return {};
+  const std::shared_ptr<os::MappedSegments> mapped = found->second.lock();
+  unmapped_.erase(found);
+  return mapped ? mapped->map_pages(prefault_threads_) : Status();
 }
 
 Status DaemonLink::take(control::SlotsReady ready) {

@@ -25,6 +25,7 @@
 #include "client/session_link.hpp"
 #include "client/silence_watch.hpp"
 #include "client/snap_thread.hpp"
+#include "os/mapped_segments.hpp"
 #include "os/shared_memory.hpp"
 
 namespace ckpt::client {
@@ -66,6 +67,7 @@ class DaemonLink final : public EngineSide {
   Status take(control::SlotsReady ready);
   void note(const control::Event& event);
   Status take_segments(const control::SlotSegments& segments, std::vector<os::Fd> fds);
+  Status map_pages(std::uint32_t slot);
 
   std::shared_ptr<LinkState> state_;
   control::Attach attach_;
@@ -92,6 +94,8 @@ class DaemonLink final : public EngineSide {
   std::map<std::uint32_t, IncomingSlot> incoming_;
   std::shared_ptr<device::MemoryPins> pins_;
   std::vector<MappedSlot> mapped_;  // By Slot.
+  // By Slot, those whose pages are not in our page table yet.
+  std::map<std::uint32_t, std::weak_ptr<os::MappedSegments>> unmapped_;
 
   Remembered remembered_;  // Sent to the next daemon.
 };

@@ -249,6 +249,9 @@ Task<void> read_shard_of(Reading& reading, std::size_t rank) {
     const std::uint64_t copied = copy_from(reading, shard.work.at(index), chunk, bytes);
     if (reading.hooks.verified) reading.hooks.verified(copied);
   };
+  sink.copy = [&](std::size_t index, std::span<const std::byte> bytes) {
+    (void)copy_from(reading, shard.work.at(index), shard.found.record->chunk(index), bytes);
+  };
   sink.places = [&](std::size_t index) {
     return places_of(reading, shard.work.at(index), shard.found.record->chunk(index));
   };

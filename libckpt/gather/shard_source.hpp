@@ -30,6 +30,9 @@ struct ChunkSink {
   // Where all bytes of a Chunk belong, in their order: a source may put them there before it has
   // verified them. Empty, or null: they are passed to `take`.
   std::function<std::vector<std::span<std::byte>>(std::size_t index)> places;
+  // Brings a verified Chunk to its places, on any thread, other Chunks at the same time; `take`
+  // then gets no bytes. Empty: `take` does it.
+  std::function<void(std::size_t index, std::span<const std::byte> bytes)> copy;
 
   std::vector<std::span<std::byte>> places_of(std::size_t index) const {
     return places ? places(index) : std::vector<std::span<std::byte>>();

@@ -6,6 +6,7 @@
 
 #include "base/assert.hpp"
 #include "replicate/joint_fetch.hpp"
+#include "storage/parallel.hpp"
 
 namespace ckpt::node {
 
@@ -13,6 +14,8 @@ using arena::Slot;
 using format::ShardRecord;
 
 namespace {
+
+constexpr std::size_t chunks_read_here = 4;  // At a time, of a shard: as many threads may copy.
 
 // Copies the bytes to their places, if they have some, and returns their checksum.
 Crc32 copied_to(const std::vector<std::span<std::byte>>& places, std::span<const std::byte> bytes) {
@@ -132,6 +135,7 @@ Task<void> HeldShards::read(std::shared_ptr<const ShardRecord> record,
     sink.take(index, bytes);
   };
   take_once.places = sink.places;
+  take_once.copy = sink.copy;
   if (std::shared_ptr<Slot> slot = held_here(record->id.rank)) {
     CKPT_CO_CHECK(co_await read_here(std::move(slot), std::move(chunks), take_once, hooks.compute));
   }
@@ -151,18 +155,36 @@ Task<void> HeldShards::read(std::shared_ptr<const ShardRecord> record,
 Task<void> HeldShards::read_here(std::shared_ptr<Slot> slot, std::vector<std::size_t> chunks,
                                  const gather::ChunkSink& sink, Compute* compute) {
   const arena::Lease lease(slot);
-  for (const std::size_t index : chunks) {
-    const format::Extent extent = lease.record().chunk(index);
-    const std::span<const std::byte> bytes = lease.bytes().subspan(extent.offset, extent.bytes);
-    const std::vector<std::span<std::byte>> places = sink.places_of(index);
-    Crc32 crc = 0;
-    std::function<void()> copy = [&crc, &places, bytes] { crc = copied_to(places, bytes); };
-    CKPT_CO_CHECK(co_await run_on(compute, std::move(copy)));
-    if (crc != lease.record().chunk_crcs.at(index)) {
-      slots_.quarantine(lease.record().id, start_.digests.at(lease.record().id.rank));
-      co_return Status();
-    }
-    sink.take(index, places.empty() ? bytes : std::span<const std::byte>());
+  bool is_damaged = false;
+  std::function<Task<void>(std::size_t)> read_one = [&](std::size_t number) {
+    return read_chunk_here(lease, chunks[number], sink, compute, is_damaged);
+  };
+  CKPT_CO_CHECK(
+      co_await storage::for_each_parallel(chunks.size(), chunks_read_here, std::move(read_one)));
+  co_return Status();
+}
+
+// A Chunk that is damaged puts the whole copy aside. The references live until all are read.
+Task<void> HeldShards::read_chunk_here(const arena::Lease& lease, std::size_t index,
+                                       const gather::ChunkSink& sink, Compute* compute,
+                                       bool& is_damaged) {
+  if (is_damaged) co_return Status();
+  const format::Extent extent = lease.record().chunk(index);
+  const std::span<const std::byte> bytes = lease.bytes().subspan(extent.offset, extent.bytes);
+  const std::vector<std::span<std::byte>> places = sink.places_of(index);
+  const Crc32 expected = lease.record().chunk_crcs.at(index);
+  const bool is_copied_here = places.empty() && sink.copy != nullptr;
+  bool is_good = false;
+  std::function<void()> copy = [&] {
+    is_good = copied_to(places, bytes) == expected;
+    if (is_good && is_copied_here) sink.copy(index, bytes);
+  };
+  CKPT_CO_CHECK(co_await run_on(compute, std::move(copy)));
+  if (is_good) {
+    const bool is_there = is_copied_here || !places.empty();
+    sink.take(index, is_there ? std::span<const std::byte>() : bytes);
+  } else if (!std::exchange(is_damaged, true)) {
+    slots_.quarantine(lease.record().id, start_.digests.at(lease.record().id.rank));
   }
   co_return Status();
 }

@@ -56,6 +56,8 @@ class HeldShards final : public gather::ShardSource {
   std::vector<std::string> peers_of(std::uint32_t rank) const;
   Task<void> read_here(std::shared_ptr<arena::Slot> slot, std::vector<std::size_t> chunks,
                        const gather::ChunkSink& sink, Compute* compute);
+  Task<void> read_chunk_here(const arena::Lease& lease, std::size_t index,
+                             const gather::ChunkSink& sink, Compute* compute, bool& is_damaged);
   Task<void> read_from_peers(std::shared_ptr<const format::ShardRecord> record,
                              std::vector<std::size_t> chunks, const gather::ChunkSink& sink);
   Error storage_failed(std::uint32_t rank, Error error, std::optional<Error> memory);

@@ -99,6 +99,7 @@ def table(step):  # As in trainers/worlds.py.
     return numpy.arange(61 * 50, dtype=numpy.float64).reshape(61, 50) + 10_000 * step
 
 
+@pytest.mark.slow
 def test_worlds_on_two_nodes_with_damage_a_lost_node_and_one_that_comes_back(nodes):
     nodes.run("AABB", "committed", "committed 1")
     assert flip_in_memory(nodes.daemon("A"), table(1)[3].tobytes()) >= 1

@@ -12,8 +12,10 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -43,6 +45,23 @@ format::Layout small_layout(std::int64_t elements, std::uint32_t version = 1,
 }
 
 using Place = DaemonPlace;
+
+struct SlotMemory {  // Of this process, in KiB.
+  std::uint64_t all = 0;
+  std::uint64_t in_page_table = 0;
+};
+SlotMemory slot_memory() {
+  SlotMemory memory;
+  bool is_slot = false;
+  std::ifstream maps("/proc/self/smaps");
+  for (std::string line; std::getline(maps, line);) {
+    std::uint64_t kib = 0;
+    if (std::sscanf(line.c_str(), "Size: %lu kB", &kib) == 1 && is_slot) memory.all += kib;
+    if (std::sscanf(line.c_str(), "Rss: %lu kB", &kib) == 1 && is_slot) memory.in_page_table += kib;
+    if (line.find('-') < line.find(' ')) is_slot = line.find("/memfd:") != std::string::npos;
+  }
+  return memory;
+}
 
 std::unique_ptr<SessionLink> open(const Place& place) {
   auto link = open_link(place.options, soon());
@@ -207,6 +226,30 @@ TEST_CASE("daemon link: captures survive the trainer and come back", "[unit][cli
   capture(*link, layout, Step{4});
   CHECK(link->wait(Step{4}, Level::committed, soon()));
   REQUIRE(link->close(soon()));
+}
+
+TEST_CASE("daemon link: a restore maps the pages of the Slot that is offered, and of no other",
+          "[unit][client]") {
+  const Place place;
+  const auto layout = small_layout(1 << 20);
+  start_and_capture(*open(place), layout, Step{1});
+  REQUIRE(slot_memory().all == 0);
+  const auto link = open(place);
+  REQUIRE(link->set_layout(layout, soon()));
+  SlotMemory offered;
+  std::uint64_t slot_kib = 0;
+  const SessionLink::CopyOut look = [&](const control::Offer&, std::span<const std::byte> bytes) {
+    offered = slot_memory();
+    slot_kib = bytes.size() / KiB;
+    return Status();
+  };
+  REQUIRE(link->ask_restore({}, soon()));
+  REQUIRE(link->restore(look, soon()));
+  CHECK(offered.all >= 2 * slot_kib);
+  CHECK(offered.in_page_table >= slot_kib);
+  CHECK(offered.in_page_table < 2 * slot_kib);
+  REQUIRE(take(*link, Step{2}));  // Its pages are there before anybody writes them.
+  CHECK(slot_memory().in_page_table >= 2 * slot_kib);
 }
 
 TEST_CASE("daemon link: with nothing to restore the answer is not_found", "[unit][client]") {
