@@ -9,6 +9,7 @@
 
 #include "base/units.hpp"
 #include "device/host_device.hpp"
+#include "format/safetensors_header.hpp"
 #include "snapshot/restorer.hpp"
 #include "snapshot/snapshotter.hpp"
 

@@ -13,6 +13,7 @@
 #include "device/copy_threads.hpp"
 #include "device/gpus.hpp"
 #include "device/host_device.hpp"
+#include "format/safetensors_header.hpp"
 #include "gpu/gpu_trainer.hpp"
 #include "os/mapped_segments.hpp"
 #include "snapshot/restorer.hpp"

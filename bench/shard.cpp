@@ -6,6 +6,7 @@
 #include "base/random.hpp"
 #include "base/units.hpp"
 #include "bench/must.hpp"
+#include "format/safetensors_header.hpp"
 #include "format/safetensors_image.hpp"
 
 namespace bench {

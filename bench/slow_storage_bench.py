@@ -2,8 +2,8 @@
 
 The loop computes, and saves each step to memory and storage. The daemon has a library before its
 own (slow_disk.cpp), which makes its disk slow, full or hung while the loop runs, and normal again.
-Only the calls of save() are timed. Each step is captured on both sides before the next one begins;
-what storage still has to do is waited for between the measurements.
+Only the calls of save() are timed. Each step is captured on both sides before the next one begins.
+Between the measurements the bench waits until storage is done.
 """
 
 import pathlib
@@ -26,7 +26,7 @@ KINDS = ("slow", "full", "hung")
 
 
 class Disk:
-    """The daemon's, as slow_disk.cpp has it."""
+    """The daemon's disk. slow_disk.cpp reads its mode from a file."""
 
     def __init__(self, scratch):
         source = pathlib.Path(__file__).with_name("slow_disk.cpp")

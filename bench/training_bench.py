@@ -3,12 +3,12 @@
 The loop multiplies matrices in one thread, bound to its core as launchers bind a rank; it starts
 the daemons of both nodes, which have the rest of the machine. Beside it every step that is on
 storage is followed by the next one, which is flushed, and copied to the daemon of the second node,
-both at once. The save calls themselves are another figure's matter, and not counted here. Each step
-ends with one, due or not, as a trainer's do: from the times between them the daemon learns how far
-it must give way. With LIBCKPT_YIELD=off it does not.
+both at once. The time of the save calls is not counted: other benches measure it. Each step ends
+with such a call, due or not, as in a real trainer: from the times between the calls the daemon
+learns how far it must give way. With LIBCKPT_YIELD=off it does not.
 
-A disk with one queue interrupts one core whoever writes to it. The loop takes another one, as where
-a disk has a queue for each core, which answers to the core that asked.
+A disk with one queue interrupts the same core for all writers. The loop takes another core. On a
+disk with a queue for each core, the interrupts would go to the core of the writer, the daemon's.
 """
 
 import os
@@ -34,7 +34,7 @@ PROBE_WRITES, PROBE_BYTES = 64, 1 << 20
 
 
 def free_ports(count):
-    """Ports that nobody has now."""
+    """Numbers of ports that are free now."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
@@ -107,7 +107,8 @@ def device_interrupts():
 
 
 def bind_to_one_core(directory):
-    """To that which the disk interrupts least; before there are threads, which inherit it."""
+    """Binds this process to the core that the disk interrupts least. Threads that start later
+    inherit it."""
     cores = sorted(os.sched_getaffinity(0))
     before = device_interrupts()
     with tempfile.TemporaryFile(dir=directory) as file:
@@ -117,7 +118,7 @@ def bind_to_one_core(directory):
     after = device_interrupts()
     quietest = min(cores, key=lambda core: after[core] - before[core])
     os.sched_setaffinity(0, [quietest])
-    return f"the loop is bound to one of {len(cores)} cores, that which the disk interrupts least"
+    return f"the loop is bound to one of {len(cores)} cores, the one that the disk interrupts least"
 
 
 def main():

@@ -4,8 +4,6 @@
 #include <set>
 #include <tuple>
 
-#include "agree/cluster_view.hpp"
-
 namespace ckpt::agree {
 
 namespace {

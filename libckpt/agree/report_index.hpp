@@ -15,11 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "agree/job_shape.hpp"
 #include "format/agreement.hpp"
 
 namespace ckpt::agree {
-
-struct JobShape;
 
 // Copies of one shard on live nodes.
 struct Copies {

@@ -127,7 +127,7 @@ class AnyFileSystem final : public os::FileSystem, public os::Objects {
 
  private:
   Result<BucketFileSystem*> buckets_of(std::string_view path) {
-    CKPT_TRY(const Place place, parse_place(path));
+    CKPT_TRY(const BucketPath place, parse_bucket_path(path));
     Opened& opened = opened_[static_cast<std::size_t>(place.scheme)];
     if (!opened) opened.emplace(open_(place.scheme));
     if (!*opened) return fail(opened->error());

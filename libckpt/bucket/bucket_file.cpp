@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t chunk_bytes = 4 * MiB;
 
-Unexpected cannot(const Place& place, std::string_view what) {
+Unexpected cannot(const BucketPath& place, std::string_view what) {
   return fail(Errc::unsupported,
               fmt::format("{} {}: a bucket cannot do this", what, to_text(place)));
 }

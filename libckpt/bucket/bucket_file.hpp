@@ -30,7 +30,7 @@ std::uint64_t part_bytes_of(std::uint64_t object_bytes);
 
 class ObjectReader final : public os::File {
  public:
-  ObjectReader(Client& client, Place place, ObjectFacts facts)
+  ObjectReader(Client& client, BucketPath place, ObjectFacts facts)
       : client_(client), place_(std::move(place)), facts_(std::move(facts)) {}
 
   Task<void> read_at(std::uint64_t offset, std::span<std::byte> bytes) override;
@@ -43,13 +43,13 @@ class ObjectReader final : public os::File {
 
  private:
   Client& client_;
-  const Place place_;
+  const BucketPath place_;
   const ObjectFacts facts_;
 };
 
 class ObjectWriter final : public os::File {
  public:
-  ObjectWriter(Client& client, Place place) : client_(client), place_(std::move(place)) {}
+  ObjectWriter(Client& client, BucketPath place) : client_(client), place_(std::move(place)) {}
   ~ObjectWriter() override;  // Aborts an upload that was not completed.
 
   Task<void> read_at(std::uint64_t offset, std::span<std::byte> bytes) override;
@@ -80,7 +80,7 @@ class ObjectWriter final : public os::File {
   Pieces pieces_of(const Part& part) const;
 
   Client& client_;
-  const Place place_;
+  const BucketPath place_;
   std::uint64_t bytes_ = 0;
   std::uint64_t part_bytes_ = 0;  // 0: not allocated.
   std::string upload_;            // Empty: the object has one part.

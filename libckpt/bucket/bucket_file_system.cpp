@@ -24,13 +24,13 @@ Unexpected too_many(const std::string& path) {
 }  // namespace
 
 Task<std::unique_ptr<os::File>> BucketFileSystem::create(std::string path, os::Caching) {
-  CKPT_CO_TRY(Place place, parse_place(path));
+  CKPT_CO_TRY(BucketPath place, parse_bucket_path(path));
   std::unique_ptr<os::File> file = std::make_unique<ObjectWriter>(*client_, std::move(place));
   co_return std::move(file);
 }
 
 Task<std::unique_ptr<os::File>> BucketFileSystem::open_read(std::string path, os::Caching) {
-  CKPT_CO_TRY(Place place, parse_place(path));
+  CKPT_CO_TRY(BucketPath place, parse_bucket_path(path));
   CKPT_CO_TRY(ObjectFacts facts, co_await client_->head(place));
   std::unique_ptr<os::File> file =
       std::make_unique<ObjectReader>(*client_, std::move(place), std::move(facts));
@@ -54,7 +54,7 @@ Task<void> BucketFileSystem::append_small(std::string path, std::vector<std::byt
 }
 
 Task<void> BucketFileSystem::make_directory(std::string path) {
-  CKPT_CO_TRY(const Place place, parse_place(path));
+  CKPT_CO_TRY(const BucketPath place, parse_bucket_path(path));
   (void)place;
   co_return Status();
 }
@@ -64,25 +64,25 @@ Task<void> BucketFileSystem::rename(std::string from, std::string to, os::Rename
 }
 
 Task<void> BucketFileSystem::remove_file(std::string path) {
-  CKPT_CO_TRY(const Place place, parse_place(path));
+  CKPT_CO_TRY(const BucketPath place, parse_bucket_path(path));
   Status done = co_await client_->remove(place);
   co_return done;
 }
 
 Task<void> BucketFileSystem::remove_directory(std::string path) {
-  CKPT_CO_TRY(const Place place, parse_place(path));
+  CKPT_CO_TRY(const BucketPath place, parse_bucket_path(path));
   (void)place;
   co_return Status();
 }
 
 Task<void> BucketFileSystem::sync_directory(std::string path) {
-  CKPT_CO_TRY(const Place place, parse_place(path));
+  CKPT_CO_TRY(const BucketPath place, parse_bucket_path(path));
   (void)place;
   co_return Status();
 }
 
 Task<std::vector<os::DirectoryEntry>> BucketFileSystem::list(std::string path) {
-  CKPT_CO_TRY(const Place place, parse_place(path));
+  CKPT_CO_TRY(const BucketPath place, parse_bucket_path(path));
   ListOrder order;
   order.below = place;
   const std::string below = prefix_of(place);
@@ -109,7 +109,7 @@ Task<std::vector<os::DirectoryEntry>> BucketFileSystem::list(std::string path) {
 }
 
 Task<os::FileStatus> BucketFileSystem::status(std::string path) {
-  CKPT_CO_TRY(const Place place, parse_place(path));
+  CKPT_CO_TRY(const BucketPath place, parse_bucket_path(path));
   os::FileStatus status;
   status.device = number_of(client_->settings().describe() + " " + place.bucket);
   Error missing(Errc::not_found, "look at " + path + ": there is no such object");
@@ -143,14 +143,14 @@ Task<os::Space> BucketFileSystem::space(std::string) {
 }
 
 Task<os::TaggedBytes> BucketFileSystem::read_tagged(std::string path, std::uint64_t bytes_max) {
-  CKPT_CO_TRY(Place place, parse_place(path));
+  CKPT_CO_TRY(BucketPath place, parse_bucket_path(path));
   auto found = co_await client_->get(std::move(place), bytes_max);
   co_return found;
 }
 
 Task<void> BucketFileSystem::put_small(std::string path, std::vector<std::byte> bytes,
                                        os::PutCondition condition) {
-  CKPT_CO_TRY(Place place, parse_place(path));
+  CKPT_CO_TRY(BucketPath place, parse_bucket_path(path));
   Pieces pieces;
   pieces.push_back(std::span<const std::byte>(bytes));
   Status done = co_await client_->put(std::move(place), std::move(pieces), std::move(condition));
@@ -158,7 +158,7 @@ Task<void> BucketFileSystem::put_small(std::string path, std::vector<std::byte> 
 }
 
 Task<std::vector<os::ObjectEntry>> BucketFileSystem::list_below(std::string path) {
-  CKPT_CO_TRY(const Place place, parse_place(path));
+  CKPT_CO_TRY(const BucketPath place, parse_bucket_path(path));
   ListOrder order;
   order.below = place;
   order.is_deep = true;
@@ -184,7 +184,7 @@ Task<std::vector<os::ObjectEntry>> BucketFileSystem::list_below(std::string path
 }
 
 Task<std::vector<os::Upload>> BucketFileSystem::list_uploads_below(std::string path) {
-  CKPT_CO_TRY(const Place place, parse_place(path));
+  CKPT_CO_TRY(const BucketPath place, parse_bucket_path(path));
   const std::string below = prefix_of(place);
   std::vector<os::Upload> found;
   UploadsPage page;
@@ -204,7 +204,7 @@ Task<std::vector<os::Upload>> BucketFileSystem::list_uploads_below(std::string p
 }
 
 Task<void> BucketFileSystem::abort_upload(std::string path, std::string id) {
-  CKPT_CO_TRY(Place place, parse_place(path));
+  CKPT_CO_TRY(BucketPath place, parse_bucket_path(path));
   Status done = co_await client_->abort_upload(std::move(place), std::move(id));
   co_return done;
 }

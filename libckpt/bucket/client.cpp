@@ -63,7 +63,7 @@ Client::~Client() {
   transport_->stop();
 }
 
-Request Client::request_for(const Place& place, std::string method) const {
+Request Client::request_for(const BucketPath& place, std::string method) const {
   Request request;
   request.method = std::move(method);
   request.origin = settings_.origin_of(place.bucket);
@@ -251,13 +251,13 @@ Task<Client::Sent> Client::send(Request request, std::string doing) {
   co_return std::move(*sent);
 }
 
-Task<ObjectFacts> Client::head(Place place) {
+Task<ObjectFacts> Client::head(BucketPath place) {
   auto sent = co_await send(request_for(place, "HEAD"), "look at " + to_text(place));
   if (!sent) co_return fail(std::move(sent).error());
   co_return facts_of(sent->response);
 }
 
-Task<os::TaggedBytes> Client::get(Place place, std::uint64_t bytes_max) {
+Task<os::TaggedBytes> Client::get(BucketPath place, std::uint64_t bytes_max) {
   constexpr int rounds_max = 5;  // Records are small, and replaced once in minutes.
   const std::string doing = "read " + to_text(place);
   for (int round = 1;; ++round) {
@@ -278,7 +278,7 @@ Task<os::TaggedBytes> Client::get(Place place, std::uint64_t bytes_max) {
   }
 }
 
-Task<void> Client::read_range(Place place, std::string tag, std::uint64_t offset,
+Task<void> Client::read_range(BucketPath place, std::string tag, std::uint64_t offset,
                               std::span<std::byte> target) {
   CKPT_ASSERT(!target.empty());
   const std::string doing =
@@ -303,7 +303,7 @@ Task<void> Client::read_range(Place place, std::string tag, std::uint64_t offset
                             sent->response.status, sent->response.header("content-range")));
 }
 
-Task<void> Client::put(Place place, Pieces pieces, os::PutCondition condition) {
+Task<void> Client::put(BucketPath place, Pieces pieces, os::PutCondition condition) {
   const std::string doing = "write " + to_text(place);
   Request request = request_for(place, "PUT");
   request.body = pieces;
@@ -331,14 +331,14 @@ Task<void> Client::put(Place place, Pieces pieces, os::PutCondition condition) {
   co_return fail(std::move(error));
 }
 
-Task<void> Client::remove(Place place) {
+Task<void> Client::remove(BucketPath place) {
   auto sent = co_await send(request_for(place, "DELETE"), "remove " + to_text(place));
   if (!sent && sent.error().code() != Errc::not_found) co_return fail(std::move(sent).error());
   co_return Status();
 }
 
 Task<ListedPage> Client::list(ListOrder order) {
-  Place root = order.below;
+  BucketPath root = order.below;
   root.key.clear();
   const std::string doing = "list " + to_text(order.below);
   Request request = request_for(root, "GET");
@@ -354,7 +354,7 @@ Task<ListedPage> Client::list(ListOrder order) {
   co_return std::move(*page);
 }
 
-Task<std::string> Client::start_upload(Place place) {
+Task<std::string> Client::start_upload(BucketPath place) {
   const std::string doing = "begin to upload " + to_text(place);
   Request request = request_for(place, "POST");
   request.query.emplace_back("uploads", "");
@@ -366,7 +366,7 @@ Task<std::string> Client::start_upload(Place place) {
   co_return std::move(*id);
 }
 
-Task<UploadedPart> Client::put_part(Place place, PartOrder order, Pieces pieces) {
+Task<UploadedPart> Client::put_part(BucketPath place, PartOrder order, Pieces pieces) {
   Request request = request_for(place, "PUT");
   request.query = {{"partNumber", std::to_string(order.index + 1)}, {"uploadId", order.upload}};
   request.headers.push_back({std::string(dialect().checksum_header), ""});
@@ -381,8 +381,8 @@ Task<UploadedPart> Client::put_part(Place place, PartOrder order, Pieces pieces)
   co_return part;
 }
 
-Task<void> Client::complete_upload(Place place, std::string upload, std::vector<UploadedPart> parts,
-                                   std::uint64_t bytes) {
+Task<void> Client::complete_upload(BucketPath place, std::string upload,
+                                   std::vector<UploadedPart> parts, std::uint64_t bytes) {
   const std::string doing = "complete the upload of " + to_text(place);
   const std::string text = render_parts(parts);
   Request request = request_for(place, "POST");
@@ -399,7 +399,7 @@ Task<void> Client::complete_upload(Place place, std::string upload, std::vector<
   co_return fail(error_of(*sent, doing));
 }
 
-Task<void> Client::abort_upload(Place place, std::string upload) {
+Task<void> Client::abort_upload(BucketPath place, std::string upload) {
   Request request = request_for(place, "DELETE");
   request.query.emplace_back("uploadId", upload);
   auto sent = co_await send(std::move(request), "abort an upload of " + to_text(place));
@@ -407,7 +407,7 @@ Task<void> Client::abort_upload(Place place, std::string upload) {
   co_return Status();
 }
 
-void Client::abort_in_background(const Place& place, const std::string& upload) {
+void Client::abort_in_background(const BucketPath& place, const std::string& upload) {
   Request request = request_for(place, "DELETE");
   request.query.emplace_back("uploadId", upload);
   // One try: the next timeline aborts what is left.
@@ -416,8 +416,8 @@ void Client::abort_in_background(const Place& place, const std::string& upload) 
   if (!is_queued) log(LogLevel::debug, "s3: an upload of {} is left behind", to_text(place));
 }
 
-Task<UploadsPage> Client::list_uploads(Place prefix, UploadsPage before) {
-  Place root = prefix;
+Task<UploadsPage> Client::list_uploads(BucketPath prefix, UploadsPage before) {
+  BucketPath root = prefix;
   root.key.clear();
   const std::string doing = "list the uploads below " + to_text(prefix);
   Request request = request_for(root, "GET");

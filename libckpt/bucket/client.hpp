@@ -15,9 +15,9 @@
 #include "base/clock.hpp"
 #include "base/random.hpp"
 #include "bucket/answers.hpp"
+#include "bucket/bucket_path.hpp"
 #include "bucket/credentials.hpp"
 #include "bucket/patience.hpp"
-#include "bucket/place.hpp"
 #include "bucket/settings.hpp"
 #include "os/disk_threads.hpp"
 #include "os/objects.hpp"
@@ -35,7 +35,7 @@ struct ObjectFacts {
   std::int64_t modified_ns = 0;
 };
 struct ListOrder {
-  Place below;  // Everything whose name begins with this key and a slash; without a key: all.
+  BucketPath below;  // Everything whose name begins with this key and a slash; without a key: all.
   bool is_deep = false;  // Else what follows the next slash is summed up as prefixes.
   std::uint32_t keys_max = 1000;
   std::string token;  // From the page before.
@@ -54,23 +54,23 @@ class Client {
   // Errors of all: io (also after the last try), not_found, invalid_argument (no such bucket; a
   // condition, with cause EEXIST), unsupported, corruption (the object is another one now, or
   // shorter), cancelled.
-  Task<ObjectFacts> head(Place place);
-  Task<os::TaggedBytes> get(Place place, std::uint64_t bytes_max);
+  Task<ObjectFacts> head(BucketPath place);
+  Task<os::TaggedBytes> get(BucketPath place, std::uint64_t bytes_max);
   // Only of the object with this tag.
-  Task<void> read_range(Place place, std::string tag, std::uint64_t offset,
+  Task<void> read_range(BucketPath place, std::string tag, std::uint64_t offset,
                         std::span<std::byte> target);
-  Task<void> put(Place place, Pieces pieces, os::PutCondition condition);
-  Task<void> remove(Place place);
+  Task<void> put(BucketPath place, Pieces pieces, os::PutCondition condition);
+  Task<void> remove(BucketPath place);
   Task<ListedPage> list(ListOrder order);
 
-  Task<std::string> start_upload(Place place);
-  Task<UploadedPart> put_part(Place place, PartOrder order, Pieces pieces);
-  Task<void> complete_upload(Place place, std::string upload, std::vector<UploadedPart> parts,
+  Task<std::string> start_upload(BucketPath place);
+  Task<UploadedPart> put_part(BucketPath place, PartOrder order, Pieces pieces);
+  Task<void> complete_upload(BucketPath place, std::string upload, std::vector<UploadedPart> parts,
                              std::uint64_t bytes);
-  Task<void> abort_upload(Place place, std::string upload);
+  Task<void> abort_upload(BucketPath place, std::string upload);
   // Aborts without waiting for it, from a destructor.
-  void abort_in_background(const Place& place, const std::string& upload);
-  Task<UploadsPage> list_uploads(Place prefix, UploadsPage before);
+  void abort_in_background(const BucketPath& place, const std::string& upload);
+  Task<UploadsPage> list_uploads(BucketPath prefix, UploadsPage before);
 
   // How long ago this was, by the server's clock as of its last answer.
   std::optional<Duration> age_of(std::optional<WallTime> time) const;
@@ -83,7 +83,7 @@ class Client {
     Credentials used;
     bool is_unsure = false;  // An earlier try may have been carried out.
   };
-  Request request_for(const Place& place, std::string method) const;
+  Request request_for(const BucketPath& place, std::string method) const;
   const Dialect& dialect() const { return dialect_of(settings_.scheme); }
   std::string checksum_of(const Pieces& pieces) const;  // The value of its header.
   ObjectFacts facts_of(const Response& response) const;

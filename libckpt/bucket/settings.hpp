@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "bucket/bucket_path.hpp"
 #include "bucket/environment.hpp"
-#include "bucket/place.hpp"
 #include "bucket/request.hpp"
 
 namespace ckpt::bucket {

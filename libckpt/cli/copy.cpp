@@ -5,7 +5,7 @@
 
 #include "arena/arena_limits.hpp"
 #include "base/random.hpp"
-#include "bucket/place.hpp"
+#include "bucket/bucket_path.hpp"
 #include "cli/commands.hpp"
 #include "cli/memory_copy.hpp"
 #include "cli/same_place.hpp"

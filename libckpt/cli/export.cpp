@@ -6,7 +6,7 @@
 
 #include "arena/arena_limits.hpp"
 #include "base/random.hpp"
-#include "bucket/place.hpp"
+#include "bucket/bucket_path.hpp"
 #include "cli/commands.hpp"
 #include "cli/export_plan.hpp"
 #include "cli/export_write.hpp"

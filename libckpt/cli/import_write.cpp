@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "base/units.hpp"
 #include "cli/item_forms.hpp"
+#include "format/safetensors_header.hpp"
 #include "format/shard_part.hpp"
 #include "storage/attempt.hpp"
 #include "storage/catalog.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/random.hpp"
-#include "bucket/place.hpp"
+#include "bucket/bucket_path.hpp"
 #include "cli/commands.hpp"
 #include "cli/memory_step.hpp"
 #include "cli/signal_watch.hpp"

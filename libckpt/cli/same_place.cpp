@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "bucket/place.hpp"
+#include "bucket/bucket_path.hpp"
 
 namespace ckpt::cli {
 

@@ -17,7 +17,7 @@
 #include <system_error>
 
 #include "base/log.hpp"
-#include "bucket/place.hpp"
+#include "bucket/bucket_path.hpp"
 #include "client/deadline.hpp"
 #include "client/option_fields.hpp"
 #include "client/option_text.hpp"

@@ -8,6 +8,7 @@
 
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
+#include "format/safetensors_header.hpp"
 #include "format/torch_archive.hpp"
 
 namespace ckpt::client {

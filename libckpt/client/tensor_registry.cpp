@@ -10,7 +10,6 @@
 
 #include "base/assert.hpp"
 #include "client/device_table.hpp"
-#include "format/tensor_check.hpp"
 #include "format/torch_archive.hpp"
 #include "plan/share.hpp"
 

@@ -21,6 +21,11 @@
 
 namespace ckpt::device {
 
+// How long a fence waits for a run on these threads. A copy within memory takes milliseconds. If it
+// takes this long, the machine is swapping or stopped, and the call fails instead of blocking the
+// trainer.
+inline constexpr std::chrono::seconds host_fence_deadline{60};
+
 class CopyThreads {
  public:
   using Deadline = std::chrono::steady_clock::time_point;

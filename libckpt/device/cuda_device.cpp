@@ -6,6 +6,7 @@
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
+#include "device/cuda_gap_probe.hpp"
 #include "device/cuda_run.hpp"
 #include "os/thread_settings.hpp"
 
@@ -30,7 +31,7 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(const CudaDriver& driver, i
   CUcontext context = nullptr;
   CKPT_CHECK(driver.check(driver.retain_context(&context, handle), describe("open its context")));
   std::unique_ptr<CudaDevice> device(new CudaDevice(driver, handle, context, pins, options));
-  CKPT_CHECK(device->open_streams());
+  CKPT_CHECK(device->open_streams(options));
   device->start_thread();
   return device;
 }
@@ -59,10 +60,12 @@ CudaDevice::~CudaDevice() {
   (void)queue_.driver.release_context(handle_);
 }
 
-Status CudaDevice::open_streams() {
+Status CudaDevice::open_streams(const GpuOptions& options) {
   CKPT_CHECK(queue_.open(handle_));
   const CudaScope scope(queue_.driver, queue_.context);
   CKPT_CHECK(scope.status());
+  if (queue_.gap() == GpuGap::automatic)
+    queue_.set_gap(find_gap(queue_, handle_, options.gap_cache));
   const CudaDriver& driver = queue_.driver;
   CKPT_CHECK(driver.check(driver.create_stream(&restore_stream_, CU_STREAM_NON_BLOCKING),
                           "create the stream for restores"));

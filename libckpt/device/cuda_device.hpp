@@ -36,7 +36,7 @@ class CudaDevice final : public Device {
 
   CudaDevice(const CudaDriver& driver, CUdevice handle, CUcontext context, const MemoryPins& pins,
              const GpuOptions& options);
-  Status open_streams();
+  Status open_streams(const GpuOptions& options);
   void start_thread();
   void run();
   GatherLimits gather_limits();

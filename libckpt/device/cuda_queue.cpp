@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/assert.hpp"
-#include "device/cuda_gap_probe.hpp"
 
 namespace ckpt::device {
 
@@ -40,7 +39,6 @@ Status CudaQueue::open(CUdevice device) {
   CKPT_CHECK(find_batch_copy(device));
   CKPT_CHECK(driver.check(driver.allocate(&gap_word_, sizeof(std::uint32_t)),
                           "allocate a word on the GPU"));
-  if (gap_ == GpuGap::automatic) gap_ = find_gap(*this, device, gap_cache_);
   return {};
 }
 

@@ -14,7 +14,6 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "base/assert.hpp"
@@ -46,8 +45,7 @@ class CudaQueue {
         prefers_overlap(options.prefers_overlap),
         bucket(options.copy_rate, options.batch_bytes),
         gather(driver_in, options.gather),
-        gap_(options.gap),
-        gap_cache_(options.gap_cache) {}
+        gap_(options.gap) {}
   ~CudaQueue() { CKPT_ASSERT(runs.empty()); }
   CudaQueue(const CudaQueue&) = delete;
   CudaQueue& operator=(const CudaQueue&) = delete;
@@ -62,6 +60,7 @@ class CudaQueue {
   Status queue_gap() { return queue_gap(gap_); }
   Status queue_gap(GpuGap gap);
   GpuGap gap() const { return gap_; }
+  void set_gap(GpuGap gap) { gap_ = gap; }  // Before the first run.
   // Grows each half of the ring to at least this size. No half may be in use. Errors: exhausted.
   Status make_ring(std::uint64_t half_bytes);
   std::optional<std::size_t> free_half() const;
@@ -89,8 +88,7 @@ class CudaQueue {
   Status make_stream();
   Status find_batch_copy(CUdevice device);
 
-  GpuGap gap_;  // Not automatic, once it is open.
-  const std::string gap_cache_;
+  GpuGap gap_;
   CUdeviceptr gap_word_ = 0;
   std::byte* ring_ = nullptr;
   std::uint64_t half_bytes_ = 0;

@@ -11,10 +11,6 @@
 
 namespace ckpt::device {
 
-// A copy within memory takes milliseconds. If it takes this long, the machine is swapping or
-// stopped, and the call fails instead of blocking the trainer.
-inline constexpr std::chrono::seconds host_fence_deadline{60};
-
 class HostDevice final : public Device {
  public:
   explicit HostDevice(CopyThreads& threads) : threads_(threads) {}

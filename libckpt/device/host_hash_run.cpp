@@ -5,7 +5,6 @@
 
 #include "base/assert.hpp"
 #include "base/units.hpp"
-#include "device/host_device.hpp"
 
 namespace ckpt::device {
 

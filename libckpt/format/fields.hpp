@@ -16,7 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "format/shard_record.hpp"
+#include "format/extent.hpp"
+#include "format/ids.hpp"
 
 namespace ckpt::format {
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/checksum.hpp"
-#include "format/layout.hpp"
+#include "format/extent.hpp"
 
 namespace ckpt::format {
 

@@ -1,11 +1,11 @@
 // How a layout is made:
-//  1. Check every name, shape and alias.
-//  2. Order: tensors whose size is a multiple of 4 KiB as given, then by falling element size.
+//   1. Check every name, shape and alias.
+//   2. Order: tensors whose size is a multiple of 4 KiB as given, then by falling element size.
 //   3. Place them one after the other, counted from the start of the data.
 //   4. Measure the header, which does not depend on where the data starts, and shift the data by
-//   it.
+//      it.
 //   5. Append the torch archives, each at the next 4 KiB boundary, in the order of their first
-//   entries; then place the tied tensors.
+//      entries; then place the tied tensors.
 //   6. Put the blobs at the next 4 KiB boundary.
 #include "format/layout.hpp"
 
@@ -17,22 +17,16 @@
 
 #include "base/units.hpp"
 #include "format/codec.hpp"
-#include "format/frame_table.hpp"
 #include "format/json.hpp"
 #include "format/layout_codec.hpp"
 #include "format/safetensors_header.hpp"
-#include "format/tensor_check.hpp"
 #include "format/torch_archive.hpp"
 
 namespace ckpt::format {
 
 namespace {
 
-constexpr std::array<std::string_view, 3> kind_names = {"safetensors", "torch", "raw"};
 constexpr std::string_view reserved_name = "__metadata__";
-constexpr std::size_t rank_digits_min = 5;
-constexpr std::size_t rank_digits_max = 10;
-constexpr std::size_t extension_bytes_max = 16;
 
 using NameIndex = std::unordered_map<std::string_view, std::size_t>;
 
@@ -206,17 +200,6 @@ void place_aliases(Layout& layout, std::span<const TensorSpec> tensors) {
 
 }  // namespace
 
-std::optional<std::uint64_t> tensor_bytes(DType dtype, std::span<const std::int64_t> shape) {
-  // Multiplies from the left, as the reference reader does: it refuses an overflow before a zero.
-  std::optional<std::uint64_t> elements = 1;
-  for (const std::int64_t dimension : shape) {
-    if (dimension < 0) return std::nullopt;
-    elements = checked_multiply(*elements, static_cast<std::uint64_t>(dimension));
-    if (!elements) return std::nullopt;
-  }
-  return checked_multiply(*elements, size_of(dtype));
-}
-
 Result<std::uint64_t> check_tensor(const TensorSpec& tensor) {
   CKPT_TRY(const std::vector<std::uint64_t> sizes, check(std::span(&tensor, 1)));
   return sizes.front();
@@ -265,70 +248,6 @@ Result<Layout> make_layout(std::span<const TensorSpec> tensors, std::uint32_t ra
   if (layout.slot_bytes > slot_bytes_max)
     return fail(Errc::invalid_argument, fmt::format("a Slot of {} bytes", layout.slot_bytes));
   return layout;
-}
-
-std::string_view name_of(MemberKind kind) {
-  return kind_names.at(static_cast<std::size_t>(kind) - 1);
-}
-
-std::optional<MemberKind> kind_from(std::string_view name) {
-  const auto found = std::ranges::find(kind_names, name);
-  if (found == kind_names.end()) return std::nullopt;
-  return static_cast<MemberKind>(found - kind_names.begin() + 1);
-}
-
-bool Layout::has_archives() const {
-  return std::ranges::any_of(members,
-                             [](const Member& member) { return member.kind == MemberKind::torch; });
-}
-
-std::optional<std::size_t> blob_member(const Layout& layout) {
-  if (layout.blob_capacity == 0 || layout.members.empty()) return std::nullopt;
-  return layout.members.size() - 1;
-}
-
-std::uint64_t covered_bytes(const Layout& layout, std::uint64_t blob_bytes) {
-  const auto blobs = blob_member(layout);
-  if (!blobs) return layout.slot_bytes;
-  return layout.members[*blobs].extent.offset + align_up(blob_bytes, page_bytes);
-}
-
-std::string member_name(std::uint32_t rank, std::string_view extension) {
-  return fmt::format("rank-{:05}.{}", rank, extension);
-}
-
-namespace {
-
-bool is_plain_name_of_rank(std::string_view name, std::optional<std::uint32_t> rank) {
-  constexpr std::string_view prefix = "rank-";
-  if (!name.starts_with(prefix)) return false;
-  const std::size_t dot = name.find('.');
-  if (dot == std::string_view::npos) return false;
-  const auto digits = name.substr(prefix.size(), dot - prefix.size());
-  const auto extension = name.substr(dot + 1);
-  if (digits.size() < rank_digits_min || digits.size() > rank_digits_max) return false;
-  if (extension.empty() || extension.size() > extension_bytes_max) return false;
-  std::uint64_t value = 0;
-  for (const char digit : digits) {
-    if (digit < '0' || digit > '9') return false;
-    value = value * 10 + static_cast<std::uint64_t>(digit - '0');
-  }
-  for (const char letter : extension)
-    if (letter < 'a' || letter > 'z') return false;
-  if (value > UINT32_MAX || (rank && value != *rank)) return false;
-  // Only one spelling is valid: without superfluous zeros.
-  return name == member_name(static_cast<std::uint32_t>(value), extension);
-}
-
-}  // namespace
-
-bool is_member_name(std::string_view name, std::optional<std::uint32_t> rank) {
-  return is_plain_name_of_rank(name, rank) && !name.ends_with(".part");
-}
-
-bool is_name_of_rank(std::string_view name, std::optional<std::uint32_t> rank) {
-  const auto plain = plain_name(name);
-  return plain ? is_member_name(*plain, rank) : is_plain_name_of_rank(name, rank);
 }
 
 Digest fingerprint(const Layout& layout) {

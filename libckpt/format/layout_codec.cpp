@@ -1,5 +1,7 @@
 #include "format/layout_codec.hpp"
 
+#include "format/layout_validation.hpp"
+
 namespace ckpt::format {
 
 void write(Writer& writer, const Layout& layout) {

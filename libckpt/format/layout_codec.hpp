@@ -2,7 +2,7 @@
 #pragma once
 
 #include "format/field_codec.hpp"
-#include "format/layout.hpp"
+#include "format/layout_types.hpp"
 
 namespace ckpt {
 

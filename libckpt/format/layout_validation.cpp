@@ -7,6 +7,7 @@
 
 #include "base/units.hpp"
 #include "format/json.hpp"
+#include "format/member_name.hpp"
 #include "format/safetensors_header.hpp"
 
 namespace ckpt::format {

@@ -6,7 +6,7 @@
 #include <ckpt/result.hpp>
 
 #include "format/json.hpp"
-#include "format/manifest.hpp"
+#include "format/manifest_types.hpp"
 
 namespace ckpt::format {
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/assert.hpp"
+#include "format/layout_validation.hpp"
 #include "format/torch_archive.hpp"
 
 namespace ckpt::format {

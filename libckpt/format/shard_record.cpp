@@ -10,6 +10,7 @@
 #include "base/units.hpp"
 #include "format/json.hpp"
 #include "format/layout_codec.hpp"
+#include "format/layout_validation.hpp"
 
 namespace ckpt::format {
 

@@ -4,8 +4,6 @@
 #pragma once
 
 #include <ckpt/result.hpp>
-#include <ckpt/tensor.hpp>
-#include <compare>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -14,26 +12,10 @@
 
 #include "base/checksum.hpp"
 #include "format/codec.hpp"
+#include "format/ids.hpp"
 #include "format/layout.hpp"
 
 namespace ckpt::format {
-
-// RunId: the UUID in the directory's marker, or derived from job and uid if there is no directory.
-using RunId = Digest;
-
-// StepId: a step of one timeline. Its order is recovery's preference.
-struct StepId {
-  std::uint64_t timeline = 0;
-  Step step{};
-  auto operator<=>(const StepId&) const = default;
-};
-
-// ShardId: one rank's bytes of one step, within a run.
-struct ShardId {
-  StepId at;
-  std::uint32_t rank = 0;
-  auto operator<=>(const ShardId&) const = default;
-};
 
 struct ShardRecord {
   std::string job;

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "format/layout.hpp"
+#include "format/layout_types.hpp"
 
 namespace ckpt::format {
 

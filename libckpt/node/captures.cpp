@@ -7,6 +7,7 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "format/layout_validation.hpp"
 
 namespace ckpt::node {
 

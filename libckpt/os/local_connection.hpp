@@ -1,7 +1,6 @@
 // LocalConnection: messages with descriptors between two processes of one user on one machine.
 //
-//   header, 16 bytes, little-endian: magic u32 | version u16 | kind u16 | body bytes u32 | CRC-32
-//   of the body u32; then the body. Descriptors travel with the first byte of the header.
+// local_stream.hpp has the bytes of a message.
 //
 // Threads:   one executor. One receive at a time; sends queue up, in order.
 // Lifetime: destroy it before its context and its clock. Destroying or close() ends pending calls
@@ -13,29 +12,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "base/clock.hpp"
-#include "base/units.hpp"
-#include "os/fd.hpp"
+#include "os/local_message.hpp"
 
 namespace ckpt::os {
 
-inline constexpr std::size_t local_body_bytes_max = 64 * MiB;
-inline constexpr std::size_t local_descriptors_max = 253;  // The kernel's SCM_MAX_FD.
-inline constexpr std::size_t local_senders_max = 64;       // Messages queued on one connection.
-
-// Not an aggregate on purpose: see base/task.hpp.
-class LocalMessage {
- public:
-  LocalMessage() = default;
-  explicit LocalMessage(std::uint16_t the_kind, std::vector<std::byte> the_body = {})
-      : kind(the_kind), body(std::move(the_body)) {}
-
-  std::uint16_t kind = 0;
-  std::vector<std::byte> body;
-  std::vector<Fd> descriptors;
-};
+inline constexpr std::size_t local_senders_max = 64;  // Messages queued on one connection.
 
 // The other side's process, as the kernel recorded it when the connection was made.
 struct LocalPeer {

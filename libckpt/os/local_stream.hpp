@@ -1,5 +1,8 @@
 // LocalStream: sends a LocalMessage through a stream socket, and refuses malformed ones.
 //
+//   header, 16 bytes, little-endian: magic u32 | version u16 | kind u16 | body bytes u32 | CRC-32
+//   of the body u32; then the body. Descriptors travel with the first byte of the header.
+//
 // Internal to LocalConnection. Threads: the connection's executor.
 #pragma once
 
@@ -8,7 +11,7 @@
 #include <memory>
 #include <span>
 
-#include "os/local_connection.hpp"
+#include "os/local_message.hpp"
 #include "os/readiness.hpp"
 
 namespace ckpt::os {

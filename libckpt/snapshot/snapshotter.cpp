@@ -16,6 +16,7 @@
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "base/units.hpp"
+#include "format/safetensors_header.hpp"
 
 namespace ckpt::snapshot {
 

@@ -12,12 +12,11 @@
 #include <memory>
 #include <string>
 
-#include "storage/publish.hpp"
+#include "format/manifest.hpp"
+#include "storage/publish_order.hpp"
+#include "storage/site.hpp"
 
 namespace ckpt::storage {
-
-// The object that marks an attempt as discarded.
-inline constexpr std::string_view discarded_name = "discarded";
 
 // `manifest` is complete and names the folders of the order's attempt. Errors: invalid_argument
 // (another daemon has published this step, or something that is not ours is in the way),

@@ -9,7 +9,6 @@
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "storage/attempt.hpp"
-#include "storage/bucket_publish.hpp"
 #include "storage/catalog.hpp"
 #include "storage/event_log.hpp"
 #include "storage/parallel.hpp"

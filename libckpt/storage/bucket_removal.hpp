@@ -7,14 +7,20 @@
 // bucket_publish.hpp says why an attempt is marked first. Objects that are not ours stay.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "storage/removal.hpp"
+#include "format/manifest.hpp"
+#include "storage/site.hpp"
 #include "storage/step_directory.hpp"
 
 namespace ckpt::storage {
+
+// The object that marks an attempt as discarded.
+inline constexpr std::string_view discarded_name = "discarded";
 
 // The rest of remove_checkpoint, once the deletion is logged.
 Task<void> remove_from_bucket(Site site, std::string name,

@@ -10,22 +10,10 @@
 #include <vector>
 
 #include "format/manifest.hpp"
+#include "storage/checkpoint.hpp"
 #include "storage/site.hpp"
 
 namespace ckpt::storage {
-
-struct Checkpoint {
-  format::StepId at;
-  std::string name;  // Relative to the directory.
-  std::string job;
-  format::RunId run;
-  std::uint32_t world_size = 1;
-  std::uint64_t bytes = 0;                 // All its files but the manifest.
-  std::vector<Digest> digests;             // The records', by rank.
-  std::uint64_t created_unix_seconds = 0;  // By its writer's clock; for people.
-  format::Metrics metrics;                 // That the trainer gave with the save.
-  bool is_abandoned = false;               // By a restore to an older step; see run_catalog.hpp.
-};
 
 struct Rejected {
   std::string name;

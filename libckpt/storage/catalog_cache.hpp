@@ -18,7 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "storage/catalog.hpp"
+#include "os/file_system.hpp"
+#include "storage/checkpoint.hpp"
 
 namespace ckpt::storage {
 

@@ -20,6 +20,7 @@
 #include "base/log.hpp"
 #include "storage/attempt.hpp"
 #include "storage/bucket_publish.hpp"
+#include "storage/bucket_removal.hpp"
 #include "storage/catalog.hpp"
 #include "storage/copy_packed.hpp"
 #include "storage/event_log.hpp"

@@ -5,20 +5,19 @@
 // their names durable by syncing the work directory.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "base/compute.hpp"
 #include "format/agreement.hpp"
 #include "format/copy_note.hpp"
 #include "format/shard_record.hpp"
 #include "os/file_span.hpp"
 #include "os/file_system.hpp"
 #include "storage/frame_codec.hpp"
+#include "storage/transfer_hooks.hpp"
 
 namespace ckpt::storage {
 
@@ -38,16 +37,6 @@ struct ShardToWrite {
   std::vector<std::size_t> order;
   // The findings of the rank's trainer on copies that ranks divide; null: none.
   std::shared_ptr<const std::vector<format::CopyNote>> copies = nullptr;
-};
-
-// TransferHooks: called during a transfer by the owner of threads and bandwidth. Empty: no call.
-struct TransferHooks {
-  Compute* compute = nullptr;  // Computes the checksums.
-  // Called before this many bytes are moved. It may wait, or end the transfer by failing
-  // (cancelled).
-  std::function<Task<void>(std::uint64_t bytes)> before_transfer;
-  // Called after this many were moved and verified, and with 0 after each other long operation.
-  std::function<void(std::uint64_t bytes)> verified;
 };
 
 // `work_directory` exists; its path is marked (attempt_path). Returns the record's digest. Errors:

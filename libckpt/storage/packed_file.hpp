@@ -12,7 +12,7 @@
 #include "format/shard_part.hpp"
 #include "os/file_system.hpp"
 #include "storage/frame_codec.hpp"
-#include "storage/member_writer.hpp"
+#include "storage/transfer_hooks.hpp"
 
 namespace ckpt::storage {
 

@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "device/host_device.hpp"
+#include "format/safetensors_header.hpp"
 #include "support/random_bytes.hpp"
 
 namespace ckpt::test {

@@ -162,7 +162,7 @@ def test_a_folder_that_is_not_finished_is_not_there(alone, tmp_path, monkeypatch
     def die(_):
         raise OSError("as if it had died")
 
-    monkeypatch.setattr(libckpt.dcp._folders, "sync_tree", die)
+    monkeypatch.setattr(libckpt.dcp._folders._disk, "sync_tree", die)
     with pytest.raises(BaseException, match="as if it had died"):
         dcp.save({"value": torch.ones(3)}, checkpoint_id=path, storage_writer=storage)
     assert not path.exists()

@@ -65,13 +65,13 @@ def files(folder):
 
 def test_a_set_appears_whole_and_its_tracker_after_it(open_sets, tmp_path, monkeypatch):
     out, told = tmp_path / "out", []
-    real = _file_sets._replace_text
+    real = _disk.replace_text
 
     def replace(path, text):
         told.append((path.name, number_of(out / "a"), (out / "latest").exists()))
         real(path, text)
 
-    monkeypatch.setattr(_file_sets, "_replace_text", replace)
+    monkeypatch.setattr(_disk, "replace_text", replace)
     sets = open_sets()
     save(sets, "a", then=lambda: told.append("then"))
     assert not (out / "a").exists() and sets.waiting() == ["a"]
@@ -279,7 +279,7 @@ def test_a_full_disk_on_publishing_loses_that_set_only(open_sets, tmp_path, monk
         def full(*_):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        patch.setattr(_file_sets, "bring", full)
+        patch.setattr(_disk, "bring", full)
         save(sets, "a", 2)
         sets.settle()
     assert "No space left" in caplog.text

@@ -1,4 +1,5 @@
 #include "sim/sim_trainer.hpp"
+#include "format/safetensors_header.hpp"
 
 #include <fmt/format.h>
 

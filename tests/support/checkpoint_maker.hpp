@@ -12,6 +12,7 @@
 #include "base/random.hpp"
 #include "base/units.hpp"
 #include "format/metrics.hpp"
+#include "format/safetensors_header.hpp"
 #include "format/shard_record.hpp"
 #include "os/file_span.hpp"
 

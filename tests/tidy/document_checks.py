@@ -109,6 +109,27 @@ def documents(tree):
     return findings
 
 
+def names(tree):
+    """What the map of the code and the modules' READMEs name is in the code: `Class::function` in
+    one file, a function or a type anywhere."""
+    words_of = {path: set(re.findall(r"\w+", tree.text(path)))
+                for path in tree.files(".hpp", ".cpp", ".h", ".py")}
+    known = set().union(*words_of.values())
+    for path in words_of:
+        known.update(path.rsplit(".", 1)[0].split("/"))  # A README names files of its module.
+    findings = []
+    for document in tree.files("/README.md", "/ARCHITECTURE.md", under=("libckpt/",)):
+        for line, code, fenced in _spans(tree.text(document)):
+            if fenced or not re.fullmatch(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*(\(\))?", code):
+                continue
+            words = set(re.findall(r"\w+", code))
+            is_there = words <= known and (
+                "::" not in code or any(words <= of_file for of_file in words_of.values()))
+            if not is_there:
+                findings.append(f"{document}:{line}: nothing in the code is called {code}")
+    return findings
+
+
 OPTIONS_GUIDE = "libckpt/docs/guide/options.md"
 
 
@@ -187,6 +208,7 @@ def machines(tree):
 
 CHECKS = {
     "documents": documents,
+    "names": names,
     "options": options,
     "links": links,
     "readmes": readmes,

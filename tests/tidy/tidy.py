@@ -14,6 +14,7 @@ import pathlib
 import subprocess
 import sys
 
+import circle_checks
 import document_checks
 import source_checks
 import tool_checks
@@ -93,7 +94,8 @@ def main():
 
     root = HERE.parent.parent
     tree = project_tree(root)
-    checks = {**source_checks.CHECKS, **document_checks.CHECKS, **tool_checks.CHECKS}
+    checks = {**source_checks.CHECKS, **circle_checks.CHECKS, **document_checks.CHECKS,
+              **tool_checks.CHECKS}
     if arguments.check is not None:
         if arguments.check not in checks:
             parser.error(f"there is no check {arguments.check} (there are: {', '.join(checks)})")

@@ -4,7 +4,7 @@
 //         copy sends, or the one before which another copy, or a discarder, acts.
 #include <catch2/catch.hpp>
 
-#include "storage/bucket_publish.hpp"
+#include "storage/bucket_removal.hpp"
 #include "unit/bucket/copy_scene.hpp"
 
 namespace ckpt::test {

@@ -5,10 +5,10 @@
 
 #include "bucket/answers.hpp"
 #include "bucket/bucket_file.hpp"
+#include "bucket/bucket_path.hpp"
 #include "bucket/crc32c.hpp"
 #include "bucket/credentials.hpp"
 #include "bucket/http_time.hpp"
-#include "bucket/place.hpp"
 #include "bucket/retry.hpp"
 #include "bucket/settings.hpp"
 #include "bucket/signature.hpp"
@@ -26,7 +26,7 @@ TEST_CASE("place: a path names a bucket and a key", "[unit][bucket]") {
       {"s3://my.bucket-1/run", "my.bucket-1", "run"},
       {"s3://bucket//a/./b c//", "bucket", "a/b c"},
   }));
-  const auto place = parse_place(path);
+  const auto place = parse_bucket_path(path);
   REQUIRE(place.has_value());
   CHECK(place->bucket == name);
   CHECK(place->key == key);
@@ -36,7 +36,7 @@ TEST_CASE("place: a name that no bucket can have is refused", "[unit][bucket]") 
   const std::string path =
       GENERATE("s3://", "s3://ab", "s3://Bucket/x", "s3://bucket:80/x", "s3://a@bucket/x",
                "s3://-bucket/x", "s3://bucket/a/../b", "s3://bucket/a\nb", "/bucket/x");
-  const auto place = parse_place(path);
+  const auto place = parse_bucket_path(path);
   REQUIRE_FALSE(place.has_value());
   REQUIRE(place.error().code() == Errc::invalid_argument);
 }

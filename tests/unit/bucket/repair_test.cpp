@@ -31,7 +31,7 @@ class RepairScene : public CopyInBucket {
   }
   // The content of a file, wherever it lies.
   std::string& content(const storage::Site& site, const std::string& name) {
-    const auto place = bucket::parse_place(path_of(site, name));
+    const auto place = bucket::parse_bucket_path(path_of(site, name));
     REQUIRE(place);
     return (place->scheme == bucket::Scheme::gs ? google : server).objects[place->key];
   }

@@ -10,6 +10,7 @@
 
 #include "cli/stored_step.hpp"
 #include "format/piece.hpp"
+#include "format/safetensors_header.hpp"
 #include "unit/storage/storage_fixture.hpp"
 
 namespace ckpt::cli {

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "format/shard_part.hpp"
 #include "storage/publish.hpp"
 #include "storage/step_directory.hpp"
 #include "support/checkpoint_maker.hpp"

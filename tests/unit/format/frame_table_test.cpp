@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/units.hpp"
+#include "format/member_name.hpp"
 
 namespace ckpt::format {
 

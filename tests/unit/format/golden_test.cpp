@@ -9,6 +9,7 @@
 #include "base/units.hpp"
 #include "format/manifest.hpp"
 #include "format/run_files.hpp"
+#include "format/safetensors_header.hpp"
 #include "format/safetensors_image.hpp"
 #include "sample.hpp"
 

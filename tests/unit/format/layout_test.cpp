@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/units.hpp"
+#include "format/layout_validation.hpp"
+#include "format/safetensors_header.hpp"
 #include "format/safetensors_image.hpp"
 #include "sample.hpp"
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "format/manifest.hpp"
 #include "format/sealed_json.hpp"
 #include "sample.hpp"
 

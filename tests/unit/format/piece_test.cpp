@@ -3,6 +3,7 @@
 // Method: one piece of each kind, then one change for each thing that can be wrong with it, in a
 //         request and in a layout that was read.
 #include "format/piece.hpp"
+#include "format/layout_validation.hpp"
 
 #include <catch2/catch.hpp>
 

@@ -1,6 +1,7 @@
 // Goal:   a hostile safetensors header is refused quickly, a valid one is read right.
 // Method: one valid file by hand; each rule of the format broken once; bombs of size and depth.
 #include "format/safetensors_image.hpp"
+#include "format/safetensors_header.hpp"
 
 #include <catch2/catch.hpp>
 

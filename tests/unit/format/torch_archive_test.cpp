@@ -8,6 +8,8 @@
 
 #include "base/checksum.hpp"
 #include "base/units.hpp"
+#include "format/layout.hpp"
+#include "format/layout_validation.hpp"
 
 using namespace ckpt;
 using namespace ckpt::format;

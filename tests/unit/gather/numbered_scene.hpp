@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "format/piece.hpp"
+#include "format/safetensors_header.hpp"
 #include "gather/piece_reader.hpp"
 #include "gather/stored_shards.hpp"
 #include "unit/storage/storage_fixture.hpp"

@@ -9,6 +9,7 @@
 #include "base/random.hpp"
 #include "base/units.hpp"
 #include "format/layout.hpp"
+#include "format/safetensors_header.hpp"
 #include "snapshot/copy_plan.hpp"
 #include "snapshot/restorer.hpp"
 

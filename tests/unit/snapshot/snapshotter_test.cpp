@@ -3,6 +3,7 @@
 // Method: the trainer's updates are made at the earliest instant that the contract allows; a device
 //         that holds copies back until told stands in for slow ones; operator new counts.
 #include "snapshot/snapshotter.hpp"
+#include "format/safetensors_header.hpp"
 
 #include <atomic>
 #include <catch2/catch.hpp>

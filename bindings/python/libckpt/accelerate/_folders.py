@@ -22,6 +22,7 @@ from accelerate.utils.constants import (
 
 from libckpt import errors
 from libckpt.adapters.torch._file_sets import FileSets
+from libckpt.core.files import _disk
 from libckpt.core.files._work import PRIVATE
 
 logger = logging.getLogger("libckpt")
@@ -151,11 +152,9 @@ class Folders:
 
     def _numbers(self):
         """The numbers of the folders that accelerate named, ascending."""
-        folder = pathlib.Path(self._project(), CHECKPOINTS)
-        if not self._settings.automatic_checkpoint_naming or not folder.is_dir():
+        if not self._settings.automatic_checkpoint_naming:
             return []
-        matches = (NAME.match(path.name) for path in folder.iterdir() if path.is_dir())
-        return sorted(int(match.group(1)) for match in matches if match)
+        return _disk.numbers_of(pathlib.Path(self._project(), CHECKPOINTS), NAME)
 
     def newest(self):
         """[its path, its step] as far as accelerate named it; [None, -1]: there is none."""

@@ -25,8 +25,8 @@ class Common:
         self._refused = set()  # Names that were logged.
 
     def state(self, step, names, items, allow_pickle):
-        """For the save that follows: the items of these names are common, and no others. What
-        cannot be compared is left out and logged: the save is worth more."""
+        """Says which items are common in the save that follows. An item that cannot be compared is
+        logged and left out: the save is worth more."""
         names = {names} if isinstance(names, str) else set(names)
         for name in sorted(self._stated - names):
             self._client.set_blob(PREFIX + name, b"")  # Nothing to compare.
@@ -52,7 +52,7 @@ def _digest(name, items, allow_pickle):
             f'item "{name}" has tensors of more than {TENSOR_BYTES_MAX} bytes: give them '
             "as arrays that count their copies"
         )
-    # The order of a dictionary's keys is no difference.
+    # Dictionaries that differ only in the order of their keys count as equal.
     digest = hashlib.sha256(json.dumps(json.loads(structure), sort_keys=True).encode())
     for path, tensor in sorted(tensors.items()):
         if _tensors.kind_of(tensor).gpu_of(tensor) >= 0:

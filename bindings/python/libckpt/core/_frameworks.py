@@ -29,8 +29,8 @@ class Adapter:
         return Owners()
 
     def parts_of(self, value):
-        """(name of the kind, plain parts) of plain data; None: it is of no kind of this framework.
-        The name begins with that of the framework and a dot."""
+        """(name of the kind, plain parts) of plain data; None: this framework has no such kind.
+        The name begins with the framework's name and a dot."""
         return None
 
     def make(self, name, parts):
@@ -46,7 +46,7 @@ class Adapter:
         return False
 
     def optimizer_of(self, given):
-        """The optimizer whose step can be guarded; None: it is none of this framework."""
+        """The optimizer whose step can be guarded; None: this framework has no such optimizer."""
         return None
 
     def watch_steps(self, call):
@@ -83,7 +83,7 @@ class Adapter:
         return None
 
     def group(self, world_size):
-        """The _ranks.Group through which the ranks of the job can talk; None: there is no such."""
+        """The _ranks.Group through which the ranks of the job can talk; None: there is none."""
         return None
 
     def flat_bytes(self, tensor):
@@ -172,7 +172,7 @@ def first_answer(ask):
 
 
 def guardable(given):
-    """The optimizer whose steps can be guarded; refuses what is none."""
+    """The optimizer whose steps can be guarded. Raises InvalidArgument for other objects."""
     optimizer = first_answer(lambda adapter: adapter.optimizer_of(given))
     if optimizer is None:
         raise errors.InvalidArgument(

@@ -48,8 +48,8 @@ def publish(source, target, metadata):
     source, target = pathlib.Path(source), pathlib.Path(target)
     whole = target.parent / PRIVATE / f"whole-{secrets.token_hex(4)}"
     whole.mkdir(parents=True)
-    for name in _disk.files_of(source):
-        _disk.bring(source / name, whole / name)
+    files = {name: source / name for name in _disk.files_of(source)}
+    _disk.add_missing(files, whole, _disk.bring)
     _disk.sync_tree(whole)
     remove(target)
     os.rename(whole, target)

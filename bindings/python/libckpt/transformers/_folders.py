@@ -69,10 +69,7 @@ class Folders:
 
     def numbers(self):
         """The numbers of all folders, ascending."""
-        if not self.output.is_dir():
-            return []
-        matches = (NAME.match(path.name) for path in self.output.iterdir() if path.is_dir())
-        return sorted(int(match.group(1)) for match in matches if match)
+        return _disk.numbers_of(self.output, NAME)
 
     def newest_whole(self):
         """The number of the newest folder that a resume can use. The log names newer ones."""

@@ -1,6 +1,5 @@
 """Resuming: where a Trainer goes on, and how it gets there when it is sharded."""
 
-import json
 import logging
 
 from libckpt.core import _resuming

@@ -18,7 +18,7 @@ MARK = "set"  # The item that says which set a step is of.
 
 
 class FileSet:
-    """One that is being collected, by this rank."""
+    """A set that is being collected, by this rank."""
 
     def __init__(self, sets, name, step):
         self.name, self.step = name, step
@@ -35,13 +35,14 @@ class FileSet:
         return self._folder
 
     def path(self, file):
-        """The same for one file, whose folder is made."""
+        """Where this rank writes one file by itself. Makes the file's folder."""
         path = self._folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def take_tensors(self, file, tensors):
-        """On rank 0, once: the file is to be the safetensors file of these. Whether it can be."""
+        """Makes these the tensors of the one safetensors file that a set may have, on rank 0.
+        Returns whether it can."""
         can_be = self._sets.rank == 0 and self._tensors[0] is None and MARK not in tensors
         if can_be and is_storable(tensors):
             self._tensors = (file, dict(tensors))
@@ -63,7 +64,7 @@ class FileSet:
 
     def give_up(self):
         """Instead of a commit: the set does not come, and no rank waits for this one's part."""
-        self._told("missed")
+        self._mark("missed")
         shutil.rmtree(self._folder, ignore_errors=True)
         with contextlib.suppress(errors.CheckpointError):
             self._sets._queue.capture_as(self.step, {MARK: self.name})
@@ -81,7 +82,7 @@ class FileSet:
             logger.error("libckpt: %s: %s; stock torch writes its files", self, error)
             self._write_all(publish)
             self._hand_over_written(publish)
-        self._told("captured")
+        self._mark("captured")
         if self._sets.rank == 0:
             self._sets.work.note(str(self.step), publish.facts)
         if publish.is_captured:
@@ -103,7 +104,8 @@ class FileSet:
         _disk.sync(self._folder.parent)
         self._sets._queue.capture_as(self.step, {MARK: self.name, **members})
 
-    def _told(self, what):
+    def _mark(self, what):
+        """For rank 0, which publishes the set."""
         (self._folder.parent / f"{what}-{self._sets.rank}").touch()
 
     def _write_all(self, publish):

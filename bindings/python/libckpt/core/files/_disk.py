@@ -91,6 +91,14 @@ def files_of(folder):
     return sorted(found)
 
 
+def numbers_of(folder, name):
+    """The numbers, ascending, of the folders in it whose names match: the first group is one."""
+    if not folder.is_dir():
+        return []
+    matches = (name.match(path.name) for path in folder.iterdir() if path.is_dir())
+    return sorted(int(match[1]) for match in matches if match)
+
+
 def identity(path):
     """Which file lies there, as plain data."""
     status = os.lstat(path)

@@ -1,4 +1,4 @@
-#include "bucket/place.hpp"
+#include "bucket/bucket_path.hpp"
 
 #include <fmt/format.h>
 
@@ -53,21 +53,21 @@ bool is_bucket_path(std::string_view path) {
   return path.starts_with(amazon.scheme) || path.starts_with(google.scheme);
 }
 
-std::string to_text(const Place& place) {
+std::string to_text(const BucketPath& place) {
   const std::string text = std::string(dialect_of(place.scheme).scheme) + place.bucket;
   return place.key.empty() ? text : text + "/" + place.key;
 }
 
-std::string prefix_of(const Place& place) {
+std::string prefix_of(const BucketPath& place) {
   return place.key.empty() ? "" : place.key + "/";
 }
 
-Result<Place> parse_place(std::string_view path) {
+Result<BucketPath> parse_bucket_path(std::string_view path) {
   const auto problem = [&](std::string_view what) {
     return fail(Errc::invalid_argument, fmt::format("the path {}: {}", os::display(path), what));
   };
   if (!is_bucket_path(path)) return problem("it does not begin with s3:// or gs://");
-  Place place;
+  BucketPath place;
   if (path.starts_with(google.scheme)) place.scheme = Scheme::gs;
   std::string_view rest = path.substr(dialect_of(place.scheme).scheme.size());
   place.bucket = rest.substr(0, rest.find('/'));
@@ -92,7 +92,7 @@ Result<Place> parse_place(std::string_view path) {
 
 Status check_path(std::string_view path) {
   if (is_bucket_path(path)) {
-    CKPT_CHECK(parse_place(path));
+    CKPT_CHECK(parse_bucket_path(path));
     return {};
   }
   if (path.starts_with("s3:/") || path.starts_with("gs:/")) {
@@ -108,7 +108,7 @@ Status check_path(std::string_view path) {
 }
 
 Result<std::string> normal_path(std::string_view path) {
-  CKPT_TRY(const Place place, parse_place(path));
+  CKPT_TRY(const BucketPath place, parse_bucket_path(path));
   return to_text(place);
 }
 

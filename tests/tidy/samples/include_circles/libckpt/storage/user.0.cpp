@@ -1,0 +1,2 @@
+// Only leads to a circle.
+#include "storage/first.1.hpp"

@@ -1,0 +1,3 @@
+#include "storage/writer.hpp"
+
+#include "storage/shape.1.hpp"

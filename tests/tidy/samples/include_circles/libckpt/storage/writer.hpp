@@ -1,0 +1,2 @@
+// Writer: a header that needs nothing.
+#pragma once

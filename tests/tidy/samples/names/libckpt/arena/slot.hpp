@@ -1,0 +1,6 @@
+// Slot: a sample.
+#pragma once
+
+class Slot {
+  void seal();
+};
