@@ -1,4 +1,4 @@
-"""dcp_loaded.py FOLDER WHOLE: ranks load an exported folder with stock torch, and compare.
+"""dcp_loaded.py FOLDER WHOLE RANKS: ranks load an exported folder with stock torch, and compare.
 
 Each rank asks for its rows of every tensor of WHOLE, a torch file. libckpt is not there.
 """
@@ -6,6 +6,7 @@ Each rank asks for its rows of every tensor of WHOLE, a torch file. libckpt is n
 import os
 import sys
 
+import doors
 import ports
 import torch
 import torch.distributed as dist
@@ -27,10 +28,12 @@ def compare(loaded, expected):
         assert torch.equal(found, tensor), name
 
 
-def main(folder, whole):
+def main(folder, whole, ranks):
+    ranks = int(ranks)
+    if ranks > 1:
+        doors.become_rank(ranks)
     expected = torch.load(whole)
     targets = {name: torch.zeros_like(tensor) for name, tensor in expected.items()}
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if ranks > 1:
         dist.init_process_group("gloo")
         mesh = init_device_mesh("cpu", (ranks,))

@@ -1,6 +1,6 @@
 """Ranks that save one step to storage, and beside it what an export must give: whole.pt.
 
-exported.py KIND DIR STEP SEED: KIND is "fsdp" (FSDP2) or "plain" (each rank by itself).
+exported.py KIND DIR STEP SEED RANKS: KIND is "fsdp" (FSDP2) or "plain" (one rank by itself).
 """
 
 import os
@@ -29,7 +29,12 @@ class Model(torch.nn.Module):
         self.register_buffer("none", torch.zeros(0, 3))
 
 
-def main(kind, directory, step, seed):
+def main(kind, directory, step, seed, ranks):
+    if kind == "fsdp":
+        import doors  # Only where this runs as a program.
+
+        torch.optim.AdamW([torch.zeros(1)])  # The first one imports a thousand modules.
+        doors.become_rank(int(ranks))
     torch.manual_seed(int(seed))
     model = Model()
     if kind == "fsdp":
@@ -53,9 +58,7 @@ def main(kind, directory, step, seed):
         torch.save(whole, os.path.join(directory, "..", "whole.pt"))
     session.close()
     if kind == "fsdp":
-        import ports  # Only where this runs as a program.
-
-        ports.leave()
+        doors.ports.leave()
 
 
 if __name__ == "__main__":
