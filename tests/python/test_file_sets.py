@@ -15,7 +15,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from libckpt import errors  # noqa: E402
-from libckpt.adapters.torch import _file_sets  # noqa: E402
 from libckpt.adapters.torch._file_sets import FileSets  # noqa: E402
 from libckpt.core.files import _disk, _publish_queue, _work  # noqa: E402
 from test_publishing import cut_everywhere  # noqa: E402
