@@ -151,7 +151,7 @@ def test_keys_that_only_the_trainer_has_are_missed_in_the_daemons_environment(
         without_keys.delenv("AWS_SECRET_ACCESS_KEY")
         job("first").save(1, {"a": 1}, wait=30)
     pid = json.loads(ckpt("status", "--json"))["daemon"]["pid"]
-    with pytest.raises(libckpt.Error) as refused:
+    with pytest.raises(libckpt.CheckpointError) as refused:
         job("second", dir="s3://bucket/run", open_deadline="60s")
     told = str(refused.value)
     assert f"none in the environment of the daemon (ckptd, process {pid}, since" in told, told
