@@ -1,6 +1,7 @@
 #include "cli/command_line.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -287,7 +288,9 @@ int print(const std::string& command, const Result<Outcome>& outcome, bool json)
   if (json) {
     std::puts(outcome->json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   } else {
-    const std::size_t width = outcome->is_verbatim ? 0 : text_width();
+    // A script that reads a pipe finds whole lines, also where COLUMNS is set.
+    const bool is_for_people = !outcome->is_verbatim && ::isatty(STDOUT_FILENO) == 1;
+    const std::size_t width = is_for_people ? text_width() : 0;
     std::fputs(folded(outcome->text, width).c_str(), stdout);
   }
   // If a redirected disk is full, the output must not pass for an answer.

@@ -58,6 +58,7 @@ TEST_CASE_METHOD(RecordScene, "retention record: a damaged one is an error, and 
                  "[unit][storage]") {
   record(rule);
   std::vector<std::byte> nonsense(20);
+  REQUIRE(run(files.remove_file(site.at(storage::retention_name))));
   REQUIRE(run(files.write_small(site.at(storage::retention_name), std::move(nonsense))));
   CHECK(run(storage::load_retention(site, test_run)).error().code() == Errc::corruption);
   record(rule);
