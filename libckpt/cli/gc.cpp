@@ -91,7 +91,7 @@ Result<Plan> plan_for(Workplace& workplace, const storage::Site& site, const GcO
                                            site.directory())));
     }
   }
-  storage::RetentionOrder order{plan.run, given.rule, {}};
+  storage::RetentionOrder order{plan.run, given.rule, {}, {}};
   if (const std::string doubt = storage::explain_no_best(catalog.checkpoints, given.rule.best);
       !doubt.empty())
     return fail(Errc::invalid_argument,

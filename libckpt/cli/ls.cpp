@@ -59,7 +59,7 @@ Result<Outcome> list_one(Workplace& workplace, const std::string& directory) {
   if (!table.is_empty()) outcome.text += table.to_text(0, text_width());
   outcome.json["rejected"] = cli::to_json(catalog.rejected);
   outcome.text += describe(catalog.rejected);
-  outcome.is_trouble = newest == nullptr || has_damaged(catalog.rejected);
+  outcome.is_trouble = newest == nullptr || has_trouble(catalog.rejected);
   return outcome;
 }
 

@@ -142,6 +142,7 @@ Json to_json(const std::vector<storage::Rejected>& rejected) {
   for (const storage::Rejected& each : rejected) {
     list.push_back({{"name", each.name},
                     {"damaged", storage::is_damage(each)},
+                    {"unreadable", storage::is_unreadable(each)},
                     {"code", to_string(each.code)},
                     {"reason", each.reason}});
   }
@@ -151,14 +152,18 @@ Json to_json(const std::vector<storage::Rejected>& rejected) {
 std::string describe(const std::vector<storage::Rejected>& rejected) {
   std::string text;
   for (const storage::Rejected& each : rejected) {
-    text += fmt::format("{} {}: {}\n", storage::is_damage(each) ? "DAMAGED" : "ignored",
-                        printable(each.name), printable(each.reason));
+    const char* const verdict = storage::is_damage(each)       ? "DAMAGED"
+                                : storage::is_unreadable(each) ? "UNREADABLE"
+                                                               : "ignored";
+    text += fmt::format("{} {}: {}\n", verdict, printable(each.name), printable(each.reason));
   }
   return text;
 }
 
-bool has_damaged(const std::vector<storage::Rejected>& rejected) {
-  return std::any_of(rejected.begin(), rejected.end(), storage::is_damage);
+bool has_trouble(const std::vector<storage::Rejected>& rejected) {
+  return std::ranges::any_of(rejected, [](const storage::Rejected& each) {
+    return storage::is_damage(each) || storage::is_unreadable(each);
+  });
 }
 
 }  // namespace ckpt::cli

@@ -26,6 +26,6 @@ Json to_json(const std::vector<storage::Rejected>& rejected);
 // One line for each, or nothing.
 std::string describe(const std::vector<storage::Rejected>& rejected);
 // Returns true if some are damaged, and not merely replaced or another run's.
-bool has_damaged(const std::vector<storage::Rejected>& rejected);
+bool has_trouble(const std::vector<storage::Rejected>& rejected);
 
 }  // namespace ckpt::cli
