@@ -23,6 +23,12 @@ struct PublishedStep {
   std::vector<Digest> digests;  // From the shard records, by rank.
 };
 
+// UnreadableStep: a directory on storage that may be a good step, and could not be read.
+struct UnreadableStep {
+  Step step{};  // By its name: which timeline it is of is not known.
+  std::string why;
+};
+
 // LastLookState: whether the newest stored step is still on storage, looked up when a job is about
 // to free the memory that has it, too. Somebody may have removed it by hand.
 enum class LastLookState : std::uint8_t { unasked, looking, there, gone };
@@ -33,6 +39,7 @@ struct ClusterView {
   std::vector<format::NodeReport> reports;              // From live nodes, ours included.
   std::optional<std::vector<PublishedStep>> published;  // None: not read yet.
   std::size_t damaged_published = 0;                    // Damaged ones, left out above.
+  std::vector<UnreadableStep> unreadable_steps;         // Likewise; no place has them readable.
   LastLookState last_look = LastLookState::there;
   std::string unreadable;             // Why storage cannot be read; empty: it can.
   std::string history_lost;           // Why abandoned steps are not known; empty: they are.

@@ -120,6 +120,12 @@ void Coordinator::adopt_reports(const ClusterView& view) {
     for (const format::StepId& at : node.durable) adopt(decree_.durable, at);
   }
   decree_.start = newest_start(view, decree_.start);
+  adopt_published(view);
+  clear_of_suspicion(view);
+}
+
+// The newest step that storage has is durable, whoever stored it.
+void Coordinator::adopt_published(const ClusterView& view) {
   foreign_trouble_.clear();
   const std::uint64_t running = running_timeline(view);
   const DamagedShards damaged = damaged_shards(view);
@@ -128,7 +134,7 @@ void Coordinator::adopt_reports(const ClusterView& view) {
     // Only a daemon that does not know us can have begun a later timeline in our directory. Taken
     // for ours, its step would look newer than all steps that we still have to store.
     if (running == 0 || step.at.timeline <= running) {
-      adopt(decree_.durable, step.at);
+      if (!is_fenced(decree_.history, step.at)) raise(decree_.durable, std::optional(step.at));
     } else {
       foreign_trouble_ = fmt::format(
           "another daemon stores this job's steps in the same directory (timeline {} step {}): "
@@ -137,7 +143,6 @@ void Coordinator::adopt_reports(const ClusterView& view) {
     }
   }
   raise(flush_history_.newest, decree_.durable);
-  clear_of_suspicion(view);
 }
 
 // Clears the steps after whose restore training got on: a step of the new timeline was committed,

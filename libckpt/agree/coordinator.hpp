@@ -43,7 +43,8 @@ struct CoordinatorOptions {
 struct Publishing {
   format::FlushOrder order;
   std::vector<Digest> digests;
-  bool had_several_writers = false;  // One part had; some may have left files.
+  bool had_several_writers = false;     // One part had; some may have left files.
+  std::vector<format::StepId> damaged;  // On storage, as nodes found; a repair may mend them.
 };
 
 // UnrecordedStart: a Start that storage has not recorded and nobody was sent yet, and the decisions
@@ -95,6 +96,7 @@ class Coordinator {
   bool decide_all(const ClusterView& view, Time now);
   void end_flush(std::uint64_t flush_id, const Status& status, Time now);
   void adopt_reports(const ClusterView& view);
+  void adopt_published(const ClusterView& view);
   void clear_of_suspicion(const ClusterView& view);
   std::uint64_t running_timeline(const ClusterView& view) const;
   void decide_commits(const ClusterView& view, Time now);

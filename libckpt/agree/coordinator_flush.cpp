@@ -66,8 +66,9 @@ void Coordinator::follow_flush(const ClusterView& view, Time now) {
       give_up_flush(std::string(flush_parts_->failure()), now);
       return;
     case FlushProgress::complete:
-      publishing_ = Publishing{flush_parts_->order(), flush_parts_->digests(),
-                               flush_parts_->had_several_writers()};
+      publishing_ = Publishing{
+          flush_parts_->order(), flush_parts_->digests(), flush_parts_->had_several_writers(), {}};
+      for (const auto& [at, shards] : damaged_shards(view)) publishing_->damaged.push_back(at);
       break;
     case FlushProgress::running:
       break;

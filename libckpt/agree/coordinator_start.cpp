@@ -126,7 +126,8 @@ void Coordinator::begin(const format::Start& start, const ClusterView& view, Tim
     // All steps that were committed or stored above the base are abandoned from here on.
     decree_.committed = start.base;
     if (decree_.durable && is_fenced(decree_.history, *decree_.durable)) decree_.durable.reset();
-    flush_history_.newest = decree_.durable;
+    flush_history_.newest.reset();
+    adopt_published(view);  // The base is on storage, perhaps, and needs no second flush.
   }
   is_asked_again_ = has_trained_ = false;
   // A flush of an abandoned timeline must not be published over this one. Why it failed, and for
@@ -143,7 +144,12 @@ std::optional<format::StepId> Coordinator::newest_abandoned(const ClusterView& v
   std::optional<format::StepId> newest;
   const DamagedShards damaged = damaged_shards(view);
   const auto look_at = [&](format::StepId at) {
-    if (damaged.contains(at)) return;
+    const auto shards = damaged.find(at);
+    const bool is_damaged =
+        shards != damaged.end() && std::ranges::any_of(shards->second, [](const auto& shard) {
+          return shard.second != Errc::io;
+        });
+    if (is_damaged) return;
     const bool is_new = is_fenced(decree_.history, at) && !is_fenced(before.history, at);
     const bool is_bad =
         is_suspect(decree_.restore_counts, options_.restores_without_progress_max, at);

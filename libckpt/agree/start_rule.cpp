@@ -181,6 +181,9 @@ StartDecision try_again(const ClusterView& view, const StartState& state, Start 
       decision.next->outcome = StartOutcome::failed(is_away ? Errc::unavailable : Errc::corruption);
       decision.next->reason =
           fmt::format("no good copy is left: rank {}: {}", failed_rank.rank, failed_rank.failure);
+    } else if (decision.next && decision.next->outcome.error() == Errc::io) {
+      // The vote knows that it could not be read, and the rank knows why.
+      decision.next->reason += fmt::format("; rank {}: {}", failed_rank.rank, failed_rank.failure);
     }
     return decision;
   }

@@ -5,103 +5,17 @@
 #include <algorithm>
 #include <set>
 
+#include "agree/step_coverage.hpp"
 #include "base/assert.hpp"
 
 namespace ckpt::agree {
 
 namespace {
 
-std::string saved_by_text(std::size_t ranks) {
-  return ranks == 1 ? "; 1 rank saved it" : fmt::format("; {} ranks saved it", ranks);
-}
-
-struct Coverage {
-  std::uint32_t saved_by = 0;  // The number of ranks that made it.
-  bool is_of_others = false;   // Another one than the job's.
-  std::vector<Digest> digests;
-  std::vector<std::vector<std::string>> holders;
-  std::vector<std::uint32_t> missing;  // Ranks.
-  std::string damage;                  // The first damage of their files; empty: none.
-  bool is_in_memory = true;
-  // Nodes that alone hold some rank's shard in memory; true: storage does not have it either.
-  std::map<std::string, bool> alone;
-};
 using Coverages = std::vector<std::pair<format::StepId, Coverage>>;  // Newest first.
 
-const PublishedStep* find_published(const ClusterView& view, format::StepId at,
-                                    std::uint32_t world_size) {
-  if (!view.published) return nullptr;
-  for (const PublishedStep& step : *view.published) {
-    if (step.at == at && step.world_size == world_size) return &step;
-  }
-  return nullptr;
-}
-
-const char* describe(Errc code) {
-  return code == Errc::corruption ? "is damaged" : "could not be read";
-}
-
-bool agrees(const PublishedStep* published, std::uint32_t rank, const Digest& digest) {
-  return published == nullptr || published->digests[rank] == digest;
-}
-
-// All ranks agreed on published steps: a copy in memory that differs is not used.
-Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::StepId at) {
-  Coverage coverage;
-  coverage.saved_by = view.shape.world_size;
-  const auto copies = copies_of(view, at);
-  const PublishedStep* published = find_published(view, at, view.shape.world_size);
-  const auto damage = damaged.find(at);
-  const auto is_damaged = [&](std::uint32_t rank) {
-    return damage != damaged.end() && damage->second.contains(rank);
-  };
-  coverage.holders.resize(view.shape.world_size);
-  for (std::uint32_t rank = 0; rank < view.shape.world_size; ++rank) {
-    if (copies[rank] && agrees(published, rank, copies[rank]->digest)) {
-      coverage.digests.push_back(copies[rank]->digest);
-      coverage.holders[rank] = copies[rank]->nodes;
-      if (copies[rank]->nodes.size() == 1) {
-        const bool is_stored = published != nullptr && !is_damaged(rank);
-        bool& is_only_copy = coverage.alone[copies[rank]->nodes.front()];
-        is_only_copy = is_only_copy || !is_stored;
-      }
-    } else if (published != nullptr && is_damaged(rank)) {
-      coverage.digests.emplace_back();
-      coverage.missing.push_back(rank);
-      if (coverage.damage.empty())
-        coverage.damage =
-            fmt::format("the stored shard of rank {} {}", rank, describe(damage->second.at(rank)));
-    } else if (published != nullptr) {
-      coverage.digests.push_back(published->digests[rank]);
-      coverage.is_in_memory = false;
-    } else {
-      coverage.digests.emplace_back();
-      coverage.missing.push_back(rank);
-    }
-  }
-  return coverage;
-}
-
-// A step that another number of ranks made counts while memory has all of it: its pieces are put
-// together anew. Without, there is what storage has of it, which the trainer reads.
-Coverage cover_of_others(const ClusterView& view, const ReportIndex::OfOthers& step) {
-  Coverage coverage;
-  coverage.saved_by = step.world_size;
-  coverage.is_of_others = true;
-  const auto copies = copies_of_others(view, step);
-  const PublishedStep* published = find_published(view, step.at, step.world_size);
-  coverage.holders.resize(step.world_size);
-  coverage.digests.resize(step.world_size);
-  for (std::uint32_t rank = 0; rank < step.world_size; ++rank) {
-    if (!copies[rank] || !agrees(published, rank, copies[rank]->digest)) {
-      coverage.missing.push_back(rank);
-      continue;
-    }
-    coverage.digests[rank] = copies[rank]->digest;
-    coverage.holders[rank] = copies[rank]->nodes;
-    if (copies[rank]->nodes.size() == 1) coverage.alone[copies[rank]->nodes.front()] = true;
-  }
-  return coverage;
+std::string saved_by_text(std::size_t ranks) {
+  return ranks == 1 ? "; 1 rank saved it" : fmt::format("; {} ranks saved it", ranks);
 }
 
 std::set<format::StepId, std::greater<>> all_steps(const ClusterView& view,
@@ -168,9 +82,43 @@ std::string objection(const VoteRules& rules, format::StepId at, const Coverage&
 // The number of checkpoints on storage that cannot be trusted.
 std::size_t damaged_count(const ClusterView& view, const DamagedShards& damaged) {
   std::size_t count = view.damaged_published;
-  for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{}))
-    count += damaged.contains(step.at);
+  for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{})) {
+    const auto found = damaged.find(step.at);
+    count += found != damaged.end() && std::ranges::any_of(found->second, [](const auto& shard) {
+               return shard.second != Errc::io;
+             });
+  }
   return count;
+}
+
+// A step that storage has, and that could not be read. It may be newer than all that can be had.
+struct Unreadable {
+  Step step{};
+  std::string why;
+};
+std::optional<Unreadable> newest_unreadable(const Vote& vote, const ClusterView& view,
+                                            const VoteRules& rules) {
+  std::optional<Unreadable> newest;
+  const auto look_at = [&](Step step, const std::string& why) {
+    if (rules.wanted && step != *rules.wanted) return;
+    if (!newest || step > newest->step) newest = Unreadable{step, why};
+  };
+  for (const Candidate& candidate : vote.candidates) {
+    const bool is_newer = !vote.chosen || candidate.at > *vote.chosen;
+    if (candidate.is_unreadable && is_newer) look_at(candidate.at.step, candidate.verdict);
+  }
+  // The timeline of these is not known. Of steps in memory, nodes know what was stored after them.
+  const bool is_in_memory = vote.chosen && !vote.from_storage;
+  for (const UnreadableStep& unreadable : view.unreadable_steps) {
+    const bool was_stored = std::ranges::any_of(view.reports, [&](const format::NodeReport& node) {
+      return std::ranges::any_of(node.durable, [&](const format::StepId& at) {
+        return at.step == unreadable.step && !is_fenced(rules.history, at);
+      });
+    });
+    const bool is_newer = !vote.chosen || unreadable.step > vote.chosen->step;
+    if (is_newer && (!is_in_memory || was_stored)) look_at(unreadable.step, unreadable.why);
+  }
+  return newest;
 }
 
 std::string describe_damage(std::size_t count) {
@@ -291,9 +239,30 @@ Coverage without(const Coverage& all, const std::string& node) {
   rest.is_of_others = all.is_of_others;
   rest.missing = all.missing;
   rest.damage = all.damage;
+  rest.is_unreadable = all.is_unreadable;
   rest.is_in_memory = all.is_in_memory && alone == all.alone.end();
   if (alone != all.alone.end() && alone->second) rest.missing.push_back(0);
   return rest;
+}
+
+// A failed read says nothing about the bytes. Training from an older step would abandon one that is
+// good, as that of another user's files. A caller that names a step has chosen it.
+void refuse_older_than_unreadable(Vote& vote, const ClusterView& view, const VoteRules& rules) {
+  if (vote.chosen && rules.wanted) return;
+  if (!vote.chosen && vote.error != Errc{}) return;  // Refused for another reason.
+  const auto unreadable = newest_unreadable(vote, view, rules);
+  if (!unreadable) return;
+  vote.reason = fmt::format("step {} on storage could not be read, and may be good: {}; ",
+                            number(unreadable->step), unreadable->why);
+  if (vote.chosen) {
+    vote.reason += fmt::format(
+        "mend that and restore again, or restore step {} by its number, which abandons the newer "
+        "one",
+        number(vote.chosen->step));
+    return reject_chosen(vote, Errc::io, "rejected: a newer step could not be read");
+  }
+  vote.reason += "mend that and restore again, or begin without it by start_fresh()";
+  vote.error = Errc::io;
 }
 
 void choose(Vote& result, const Coverages& steps, const VoteRules& rules) {
@@ -301,8 +270,12 @@ void choose(Vote& result, const Coverages& steps, const VoteRules& rules) {
   for (const bool allow_suspect : {false, true}) {
     result.candidates.clear();
     for (const auto& [at, coverage] : steps) {
-      Candidate candidate{at, false, coverage.is_in_memory && coverage.missing.empty(),
-                          !coverage.damage.empty(), objection(rules, at, coverage, allow_suspect)};
+      Candidate candidate;
+      candidate.at = at;
+      candidate.is_in_memory = coverage.is_in_memory && coverage.missing.empty();
+      candidate.is_damaged = !coverage.damage.empty() && !coverage.is_unreadable;
+      candidate.is_unreadable = coverage.is_unreadable && !is_fenced(rules.history, at);
+      candidate.verdict = objection(rules, at, coverage, allow_suspect);
       if (candidate.verdict.empty() && !result.chosen) {
         result.chosen = at;
         result.digests = coverage.digests;
@@ -350,6 +323,7 @@ std::vector<Survival> votes_without_each(const ClusterView& view, const VoteRule
     choose(result, rest, rules);
     prefer_newer_of_other_world(result, view, rules);
     refuse_without_history(result, view, rules);
+    refuse_older_than_unreadable(result, view, rules);
     CKPT_ASSERT(!result.chosen || result.error == Errc{});
     survivals.push_back({node.name, result.chosen, result.from_storage});
   }
@@ -364,6 +338,7 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
   choose(result, cover_all(view, damaged, other_worlds), rules);
   prefer_newer_of_other_world(result, view, rules);
   refuse_without_history(result, view, rules);
+  refuse_older_than_unreadable(result, view, rules);
   check(result);
   if (result.error != Errc{}) return result;
   if (result.chosen) {
@@ -380,9 +355,13 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
       }
     }
     if (damaged_steps > 0) {
-      result.reason += fmt::format("; {}, passed by", describe_damage(damaged_steps));
+      result.reason +=
+          fmt::format("; {}, passed by; {}", describe_damage(damaged_steps), format::repair_advice);
     }
     if (!view.overtaken.empty()) result.reason += "; " + view.overtaken;
+    for (const UnreadableStep& unreadable : view.unreadable_steps)
+      result.reason +=
+          fmt::format("; step {} could not be read: {}", number(unreadable.step), unreadable.why);
   } else {
     explain_failure(result, other_worlds, view, rules, damaged_steps);
   }

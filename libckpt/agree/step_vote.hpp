@@ -17,9 +17,10 @@ namespace ckpt::agree {
 struct Candidate {
   format::StepId at;
   bool is_chosen = false;
-  bool is_in_memory = false;  // Every shard has a copy in memory.
-  bool is_damaged = false;    // A shard has no copy in memory, and storage's is damaged.
-  std::string verdict;        // "chosen: ..." or why it was rejected; for people.
+  bool is_in_memory = false;   // Every shard has a copy in memory.
+  bool is_damaged = false;     // A shard has no copy in memory, and storage's is damaged.
+  bool is_unreadable = false;  // The same, but storage's could not be read, and may be good.
+  std::string verdict;         // "chosen: ..." or why it was rejected; for people.
 };
 
 struct Vote {

@@ -121,7 +121,9 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
   command->footer(
       "Needs no daemon. Exits with 1 if a byte differs from what the manifest says, and names its\n"
       "file and chunk (4 MiB). For a directory, exits with 1 also if a file beside the\n"
-      "checkpoints is damaged, or if no checkpoint is whole.\n\n"
+      "checkpoints is damaged, or if no checkpoint is whole. UNREADABLE is what could not be "
+      "read,\n"
+      "as another user's files: it exits with 1, too, and says nothing about the bytes.\n\n"
       "With --repair, a damaged file is written anew, chunk by chunk: from itself where it is "
       "good,\n"
       "else from the same step of the same run in --from, which may be a bucket. It takes the "

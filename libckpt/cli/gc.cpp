@@ -115,7 +115,7 @@ Result<Plan> plan_for(Workplace& workplace, const storage::Site& site, const GcO
                                            site.directory())));
     }
   }
-  storage::RetentionOrder order{plan.run, plan.rule, {}};
+  storage::RetentionOrder order{plan.run, plan.rule, {}, {}};
   if (const std::string doubt = storage::explain_no_best(catalog.checkpoints, plan.rule.best);
       !doubt.empty())
     return fail(Errc::invalid_argument,

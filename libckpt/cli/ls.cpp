@@ -60,7 +60,7 @@ Outcome told(const std::string& directory, const storage::Catalog& catalog) {
   if (!table.is_empty()) outcome.text += table.to_text(0, text_width());
   outcome.json["rejected"] = cli::to_json(catalog.rejected);
   outcome.text += describe(catalog.rejected);
-  outcome.is_trouble = newest == nullptr || has_damaged(catalog.rejected);
+  outcome.is_trouble = newest == nullptr || has_trouble(catalog.rejected);
   return outcome;
 }
 

@@ -154,6 +154,7 @@ Json to_json(const std::vector<storage::Rejected>& rejected) {
   for (const storage::Rejected& each : rejected) {
     list.push_back({{"name", each.name},
                     {"damaged", storage::is_damage(each)},
+                    {"unreadable", storage::is_unreadable(each)},
                     {"code", to_string(each.code)},
                     {"reason", each.reason}});
   }
@@ -163,15 +164,20 @@ Json to_json(const std::vector<storage::Rejected>& rejected) {
 std::string describe(const std::vector<storage::Rejected>& rejected, const std::string& directory) {
   std::string text;
   for (const storage::Rejected& each : rejected) {
-    text += fmt::format("{} {}: {}\n", storage::is_damage(each) ? "DAMAGED" : "ignored",
+    const char* const verdict = storage::is_damage(each)       ? "DAMAGED"
+                                : storage::is_unreadable(each) ? "UNREADABLE"
+                                                               : "ignored";
+    text += fmt::format("{} {}: {}\n", verdict,
                         printable(directory.empty() ? each.name : os::join(directory, each.name)),
                         printable(each.reason));
   }
   return text;
 }
 
-bool has_damaged(const std::vector<storage::Rejected>& rejected) {
-  return std::any_of(rejected.begin(), rejected.end(), storage::is_damage);
+bool has_trouble(const std::vector<storage::Rejected>& rejected) {
+  return std::ranges::any_of(rejected, [](const storage::Rejected& each) {
+    return storage::is_damage(each) || storage::is_unreadable(each);
+  });
 }
 
 }  // namespace ckpt::cli

@@ -28,6 +28,6 @@ Json to_json(const std::vector<storage::Rejected>& rejected);
 std::string describe(const std::vector<storage::Rejected>& rejected,
                      const std::string& directory = {});
 // Returns true if some are damaged, and not merely replaced or another run's.
-bool has_damaged(const std::vector<storage::Rejected>& rejected);
+bool has_trouble(const std::vector<storage::Rejected>& rejected);
 
 }  // namespace ckpt::cli

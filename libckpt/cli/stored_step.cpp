@@ -75,6 +75,12 @@ Task<std::shared_ptr<StoredStep>> open_first(os::FileSystem& files,
     auto opened = co_await open_at(files, directories[index]);
     if (!opened) {
       if (!first) first.emplace(opened.error());
+      // It may be good, so that an older one is not shown instead; its copy in another place is.
+      const bool has_copy =
+          index + 1 < directories.size() &&
+          os::file_name(directories[index + 1]) == os::file_name(directories[index]);
+      if (storage::is_unreadable(opened.error().code()) && !has_copy)
+        co_return fail(std::move(*first).context("read " + shown(directories[index])));
       passed_over.push_back(
           fmt::format("{}: {}", shown(directories[index]), opened.error().message()));
       continue;

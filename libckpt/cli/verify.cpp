@@ -19,14 +19,19 @@ struct Verdict {
   std::string text;
 };
 
-Verdict damaged(const std::string& directory, const Error& error) {
+// Files that may not be read, or cannot, may be good.
+std::string_view word_for(bool is_good, bool is_unreadable) {
+  return is_good ? "good   " : is_unreadable ? "UNREADABLE" : "DAMAGED";
+}
+
+Verdict not_read(const std::string& directory, const Error& error) {
+  const bool is_unreadable = storage::is_unreadable(error.code());
   Verdict verdict;
-  verdict.json = {{"directory", directory},
-                  {"good", false},
-                  {"problem", error.text()},
-                  {"files", Json::array()},
-                  {"foreign", Json::array()}};
-  verdict.text = fmt::format("DAMAGED {}: {}\n", printable(directory), printable(error.message()));
+  verdict.json = {{"directory", directory},      {"good", false},
+                  {"unreadable", is_unreadable}, {"problem", error.text()},
+                  {"files", Json::array()},      {"foreign", Json::array()}};
+  verdict.text = fmt::format("{} {}: {}\n", word_for(false, is_unreadable), printable(directory),
+                             printable(error.message()));
   return verdict;
 }
 
@@ -35,6 +40,7 @@ Verdict judge(const std::string& directory, const storage::CheckpointReport& rep
   verdict.is_good = report.is_good();
   verdict.json = {{"directory", directory},
                   {"good", verdict.is_good},
+                  {"unreadable", !verdict.is_good && !report.is_damaged()},
                   {"job", report.manifest->job},
                   {"run", to_hex(report.manifest->run)},
                   {"timeline", report.manifest->at.timeline},
@@ -48,14 +54,17 @@ Verdict judge(const std::string& directory, const storage::CheckpointReport& rep
   for (const storage::FileReport& file : report.files) {
     bytes += file.bytes;
     const bool is_good = file.problem.empty();
-    Json reported = {{"name", file.name}, {"bytes", file.bytes}, {"good", is_good}};
+    Json reported = {{"name", file.name},
+                     {"bytes", file.bytes},
+                     {"good", is_good},
+                     {"unreadable", file.is_unreadable}};
     reported["problem"] = is_good ? Json() : Json(file.problem);
     verdict.json["files"].push_back(std::move(reported));
     if (!is_good)
       problems += fmt::format("  {}: {}\n", printable(file.name), printable(file.problem));
   }
   verdict.text = fmt::format(
-      "{} {}: {}, {}, {}\n", verdict.is_good ? "good   " : "DAMAGED", printable(directory),
+      "{} {}: {}, {}, {}\n", word_for(verdict.is_good, !report.is_damaged()), printable(directory),
       counted(std::to_string(report.manifest->world_size), "rank"),
       counted(std::to_string(report.files.size()), "file"), arena::human_bytes(bytes));
   verdict.text += problems;
@@ -67,7 +76,7 @@ Verdict judge(const std::string& directory, const storage::CheckpointReport& rep
 
 Verdict verify_one(Workplace& workplace, const std::string& directory, const std::string& path) {
   const auto report = workplace.run(storage::verify_checkpoint(workplace.files(), path));
-  return report ? judge(directory, *report) : damaged(directory, report.error());
+  return report ? judge(directory, *report) : not_read(directory, report.error());
 }
 
 void add(Outcome& outcome, const Verdict& verdict) {
@@ -149,7 +158,7 @@ Result<Outcome> verify_place(Workplace& workplace, const std::string& path, bool
     if (!newest_only) {
       outcome.json["rejected"] = to_json(catalog.rejected);
       outcome.text += describe(catalog.rejected, path);
-      if (has_damaged(catalog.rejected)) outcome.is_trouble = true;
+      if (has_trouble(catalog.rejected)) outcome.is_trouble = true;
     }
     if (outcome.json["checkpoints"].empty()) {
       outcome.is_trouble = true;

@@ -33,7 +33,7 @@ void add(Published& published, const storage::FoundRun& run) {
   const storage::RunCatalog& read = run.read;
   const std::string prefix = run.name.empty() ? "" : run.name + "/";
   for (const storage::Rejected& rejected : read.catalog.rejected) {
-    if (is_damage(rejected))
+    if (is_damage(rejected) || is_unreadable(rejected))
       published.damage.push_back(prefix + rejected.name + ": " + rejected.reason);
   }
   if (run.name.empty()) {

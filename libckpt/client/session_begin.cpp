@@ -13,6 +13,7 @@
 #include "client/checkpoint_session.hpp"
 #include "client/option_text.hpp"
 #include "client/restore_copy.hpp"
+#include "format/start.hpp"
 
 namespace ckpt::client {
 
@@ -26,6 +27,19 @@ Error named(Error error, Deadline deadline, std::string_view option,
   if (error.code() != Errc::unavailable || steady_clock::now() < deadline) return error;
   return std::move(error).context(
       fmt::format("not within {}, which is {}", option, show_duration(given)));
+}
+
+// One line. A trainer's log need not show what is as it should be.
+void log_restored(const Restored& restored) {
+  const bool is_passed_over = restored.reason.find(format::repair_advice) != std::string::npos;
+  const std::string line = fmt::format(
+      "restored step {} from {} in {:.1f} ms: {}", number(restored.step), restored.source_name,
+      std::chrono::duration<double, std::milli>(restored.took).count(), restored.reason);
+  if (is_passed_over) {
+    log_warning("{}", line);
+  } else {
+    log_info("{}", line);
+  }
 }
 
 }  // namespace
@@ -104,10 +118,7 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
     schedule_.restart(restored->step);
     capture_.restart(restored->step);
     timer_.restart();
-    if (options_.rank == 0)
-      log_info("restored step {} from {} in {:.1f} ms: {}", number(restored->step),
-               restored->source_name,
-               std::chrono::duration<double, std::milli>(restored->took).count(), restored->reason);
+    if (options_.rank == 0) log_restored(*restored);
     return restored;
   }
   Error error =

@@ -40,6 +40,11 @@ class StartOutcome {
   Errc error_{};
 };
 
+// Ends the reason of a restore that passed over a newer step, or another, for its damage. The
+// trainer warns of it then.
+inline constexpr std::string_view repair_advice =
+    "`ckpt verify --repair STEP --from COPY` mends it where a copy is whole";
+
 struct Start {
   std::uint64_t start_id = 0;  // Random.
   std::uint64_t attempt = 0;

@@ -180,7 +180,7 @@ const agree::ClusterView& Agreement::view() const {
   agree::ClusterView& view = seen_.view;
   view.members = facts_.members;
   view.published = storage_.published();
-  view.damaged_published = storage_.rejected_count();
+  storage_.describe_rejected(view);
   view.last_look = facts_.last_look;
   view.unreadable = storage_.unreadable();
   view.history_lost = storage_.history_lost();

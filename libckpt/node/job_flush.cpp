@@ -291,6 +291,7 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   retention.run = facts_.shape.run;
   retention.rule = retention_;
   retention.protected_steps.push_back(publishing.order.at);
+  retention.damaged = std::move(publishing.damaged);
   if (second_ && second_->copying()) retention.protected_steps.push_back(*second_->copying());
   auto deleted = co_await storage::apply_retention(site(), std::move(retention), *catalog);
   if (!deleted) {

@@ -10,6 +10,7 @@
 #include "storage/orphans.hpp"
 #include "storage/rewrite.hpp"
 #include "storage/run_directory.hpp"
+#include "storage/step_directory.hpp"
 
 namespace ckpt::node {
 
@@ -254,11 +255,23 @@ bool JobStorage::is_published(format::StepId at) const {
   return is_there && std::none_of(damaged_.begin(), damaged_.end(), is_of_it);
 }
 
-std::size_t JobStorage::rejected_count() const {
-  std::ptrdiff_t count = 0;
-  for (const StoredPlace& place : places_)
-    count += std::ranges::count_if(place.rejected(), storage::is_damage);
-  return static_cast<std::size_t>(count);
+void JobStorage::describe_rejected(agree::ClusterView& view) const {
+  view.damaged_published = 0;
+  view.unreadable_steps.clear();
+  for (const StoredPlace& place : places_) {
+    view.damaged_published +=
+        static_cast<std::size_t>(std::ranges::count_if(place.rejected(), storage::is_damage));
+    for (const storage::Rejected& rejected : place.rejected()) {
+      const auto parsed = storage::parse_step_directory(rejected.name);
+      if (!parsed || !storage::is_unreadable(rejected)) continue;
+      const bool is_elsewhere = std::ranges::any_of(places_, [&](const StoredPlace& other) {
+        return std::ranges::any_of(other.checkpoints(), [&](const storage::Checkpoint& known) {
+          return known.at.step == parsed->step && !facts_.is_fenced(known.at);
+        });
+      });
+      if (!is_elsewhere) view.unreadable_steps.push_back({parsed->step, rejected.reason});
+    }
+  }
 }
 
 void JobStorage::read_catalog() {
@@ -377,7 +390,7 @@ Task<void> JobStorage::write_anew(storage::ShardToWrite source) {
   const format::ShardId id = source.record->id;
   StoredPlace& place = places_.front();
   if (place.name_of(id.at).empty()) CKPT_CO_CHECK(co_await place.look_up(id.at));
-  std::string name = place.name_of(id.at);
+  std::string name = place.known_name_of(id.at);
   if (name.empty()) co_return fail(Errc::not_found, "the step is not on storage any more");
   source.turn = static_cast<std::uint32_t>(facts_.context.random.next() >> 33) + 1;
   source.compression = compression_;

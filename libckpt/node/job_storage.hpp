@@ -56,7 +56,7 @@ class JobStorage {
   // or may have changed since. Without a directory: nothing.
   const std::optional<std::vector<agree::PublishedStep>>& published() const { return published_; }
   bool is_published(format::StepId at) const;  // As far as we know, and with good files.
-  std::size_t rejected_count() const;  // Published once, and no checkpoints by the catalog now.
+  void describe_rejected(agree::ClusterView& view) const;  // Was published, and is not listed now.
   // Why the last reading of what it holds failed; empty: it did not.
   const std::string& unreadable() const { return unreadable_; }
   // Why nobody knows from storage which steps were abandoned; empty: it is known.

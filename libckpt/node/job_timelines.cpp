@@ -80,8 +80,12 @@ void JobStorage::store_history_later(const Error& error) {
 }
 
 std::string JobStorage::trouble(Time now) const {
-  const std::string second = second_ ? second_->trouble(now) : std::string();
-  if (!aside_since_ || now - *aside_since_ < aside_long) return second;
+  std::string known = second_ ? second_->trouble(now) : std::string();
+  for (const StoredPlace& place : places_) {
+    const std::string unreadable = place.unreadable();
+    if (!unreadable.empty()) known += (known.empty() ? "" : "; ") + unreadable;
+  }
+  if (!aside_since_ || now - *aside_since_ < aside_long) return known;
   return fmt::format("storage has not answered a write of timelines for {} s",
                      std::chrono::duration_cast<std::chrono::seconds>(now - *aside_since_).count());
 }

@@ -1,7 +1,6 @@
 #include "node/restore_runner.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -13,7 +12,6 @@
 #include "format/piece.hpp"
 #include "gather/wanted_shard.hpp"
 #include "node/held_shards.hpp"
-#include "replicate/joint_fetch.hpp"
 
 namespace ckpt::node {
 
@@ -40,15 +38,6 @@ RestoreSource kind_of(const CopySource& source) {
   if (std::holds_alternative<Storage>(source)) return RestoreSource::storage;
   return std::holds_alternative<PeerMemory>(source) ? RestoreSource::peer_memory
                                                     : RestoreSource::own_memory;
-}
-
-std::string name_of(const std::vector<std::string>& nodes) {
-  return fmt::format("{} {}", nodes.size() == 1 ? "node" : "nodes", fmt::join(nodes, ", "));
-}
-std::string name_of(const CopySource& source) {
-  if (std::holds_alternative<Storage>(source)) return "storage";
-  const auto* peers = std::get_if<PeerMemory>(&source);
-  return peers != nullptr ? name_of(peers->nodes) : "own memory";
 }
 
 // Another rank may have read a shard from storage that no memory had: then it is held here by now.
@@ -155,24 +144,27 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
   const auto note = [&](const std::string& name, const Error& error) {
     tried += fmt::format("{}{}: {}", tried.empty() ? "" : "; ", name, error.message());
   };
+  ShardFill fill = begin_fill(shard, digest, id);
   // Step 1: own Slots; there may be several copies after a restore was repeated.
   for (const OwnSlot& own : std::vector<OwnSlot>(slots_.own(rank).slots)) {
     const bool is_it = own.slot->state() == Slot::State::sealed && !own.slot->is_retiring() &&
                        own.slot->id() == shard && own.slot->digest() == digest;
     if (!is_it) continue;
     CKPT_POINT("load.local");
+    arena::Lease for_its_chunks(own.slot);
     auto offered = co_await offer(rank, id, start, arena::Lease(own.slot),
                                   RestoreSource::own_memory, "own memory");
     if (offered || offered.error().code() != Errc::corruption) co_return offered;
     note("own memory", offered.error());
+    fill.keep(std::move(for_its_chunks));
   }
   // Steps 2 to 4: every other source ends in one of the rank's Slots first.
   for (const CopySource& source : sources_of(start.holders.at(rank), facts_.node)) {
     const std::string name = name_of(source);
-    Result<std::shared_ptr<Slot>> slot = co_await fill_from(source, shard, digest, id);
+    Result<std::shared_ptr<Slot>> slot = co_await fill.fill_from(source);
+    if (std::holds_alternative<Storage>(source) && fill.storage_error())
+      storage_.note_if_damaged(shard, *fill.storage_error(), start.from_storage);
     if (!slot) {
-      const bool is_stored = std::holds_alternative<Storage>(source);
-      if (is_stored) storage_.note_if_damaged(shard, slot.error(), start.from_storage);
       if (slot.error().code() == Errc::invalid_argument) co_return fail(std::move(slot).error());
       if (slot.error().code() != Errc::not_found) note(name, slot.error());
       continue;
@@ -180,6 +172,13 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
     auto offered = co_await offer(rank, id, start, arena::Lease(*slot), kind_of(source), name);
     if (offered || offered.error().code() != Errc::corruption) co_return offered;
     note(name, offered.error());
+  }
+  // Step 5: what is good of each, together.
+  auto together = co_await fill.fill_from_damaged();
+  if (together) {
+    auto offered = co_await offer(rank, id, start, arena::Lease(*together), RestoreSource::storage,
+                                  "several damaged copies");
+    co_return offered;
   }
   co_return fail(Errc::corruption,
                  fmt::format("restore step {} rank {}: no good copy ({})", number(shard.at.step),
@@ -251,8 +250,9 @@ asio::awaitable<void> RestoreRunner::hold_own_shard(std::uint32_t rank, SessionI
            own.slot->id() == shard && own.slot->digest() == digest;
   });
   if (is_there) co_return;
+  ShardFill fill = begin_fill(shard, digest, id);
   for (const CopySource& source : sources_of(start.holders.at(rank), facts_.node)) {
-    const auto slot = co_await fill_from(source, shard, digest, id);
+    const auto slot = co_await fill.fill_from(source);
     if (slot) co_return;
   }
 }
@@ -286,6 +286,13 @@ Task<void> RestoreRunner::offer_from_pieces(std::uint32_t rank, SessionId id, fo
   auto offered =
       co_await offer(rank, id, start, std::move(lease), kind_of(source), std::move(name));
   co_return offered;
+}
+
+ShardFill RestoreRunner::begin_fill(format::ShardId id, Digest digest, SessionId for_whom) {
+  ShardFill::Report report = [this, for_whom](std::string source, std::uint64_t bytes) {
+    return send_filling(for_whom, std::move(source), bytes);
+  };
+  return ShardFill({facts_, slots_, replication_, storage_, room_}, id, digest, std::move(report));
 }
 
 // Offers a sealed Slot and waits for the trainer's answer; its death, or that it asks for something
@@ -356,95 +363,6 @@ BytesVerified RestoreRunner::send_filling(SessionId id, std::string source_name,
   };
   report(0);
   return report;
-}
-
-Task<std::shared_ptr<Slot>> RestoreRunner::fill_from(CopySource source, format::ShardId id,
-                                                     Digest digest, SessionId for_whom) {
-  Result<std::shared_ptr<Slot>> slot = fail(Errc::not_found, "there is no such source");
-  if (auto* peers = std::get_if<PeerMemory>(&source)) {
-    slot = co_await fill_from_peers(id, digest, std::move(peers->nodes), for_whom);
-  } else if (std::holds_alternative<Storage>(source)) {
-    slot = co_await fill_from_storage(id, digest, for_whom);
-  } else {
-    slot = co_await fill_from_here(id, digest, for_whom);
-  }
-  co_return slot;
-}
-
-Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_here(format::ShardId id, Digest digest,
-                                                          SessionId for_whom) {
-  const std::shared_ptr<Slot> source = slots_.find(id, digest);
-  if (!source) co_return fail(Errc::not_found, "no copy in this node's memory");
-  for (const OwnSlot& own : slots_.own(id.rank).slots) {
-    // It was offered already.
-    if (own.slot == source) co_return fail(Errc::not_found, "no other copy in memory");
-  }
-  const arena::Lease lease(source);
-  const format::ShardRecord& record = lease.record();
-  CKPT_CO_TRY(auto target, room_.take(id, record.bytes));
-  const BytesVerified filled = send_filling(for_whom, "own memory", record.bytes);
-  for (std::size_t index = 0; index < record.chunk_crcs.size(); ++index) {
-    const format::Extent chunk = record.chunk(index);
-    const auto to = target->memory().bytes().subspan(chunk.offset, chunk.bytes);
-    const auto from = lease.bytes().subspan(chunk.offset, chunk.bytes);
-    Crc32 crc = 0;
-    std::function<void()> copy = [&crc, to, from] { crc = crc32_copy(to, from); };
-    auto copied = co_await run_on(facts_.context.seams.compute, std::move(copy));
-    if (target->state() != Slot::State::filling) co_return fail(Errc::cancelled, "memory freed");
-    if (!copied) {
-      target->abandon();
-      co_return fail(std::move(copied).error());
-    }
-    if (crc != record.chunk_crcs[index]) {
-      target->abandon();
-      slots_.quarantine(id, digest);
-      co_return fail(Errc::corruption, fmt::format("copy in memory: chunk {} of step {} is damaged",
-                                                   index, number(id.at.step)));
-    }
-    filled(chunk.bytes);
-  }
-  target->filled();
-  target->seal(lease.shared_record());
-  co_return target;
-}
-
-Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_peers(format::ShardId id, Digest digest,
-                                                           std::vector<std::string> peers,
-                                                           SessionId for_whom) {
-  CKPT_POINT("load.peer.first");
-  replicate::HolderFailures failures;
-  std::shared_ptr<const format::ShardRecord> record;
-  while (!record && !peers.empty()) {
-    auto fetched = co_await replication_.fetch_record(peers.front(), id, digest);
-    if (fetched) {
-      record = std::move(*fetched);
-    } else {
-      failures.add(peers.front(), std::move(fetched).error());
-      peers.erase(peers.begin());
-    }
-  }
-  if (!record) co_return fail(failures.error());
-  CKPT_CO_TRY(auto target, room_.take(id, record->bytes));
-  Replication::OnChunk on_chunk =
-      Replication::counting(record, send_filling(for_whom, name_of(peers), record->bytes));
-  const std::span<std::byte> bytes = target->memory().bytes().first(record->bytes);
-  replicate::ChunkSet have(record->chunk_crcs.size());
-  auto fetched = co_await replication_.fetch(std::move(peers), record, bytes, std::move(have),
-                                             std::move(on_chunk));
-  CKPT_POINT("load.peer.last");
-  co_return sealed(std::move(target), std::move(fetched), std::move(record));
-}
-
-Task<std::shared_ptr<Slot>> RestoreRunner::fill_from_storage(format::ShardId id, Digest digest,
-                                                             SessionId for_whom) {
-  CKPT_POINT("load.disk.read");
-  CKPT_CO_TRY(auto record, co_await storage_.reads().record_of(id, digest));
-  CKPT_CO_TRY(auto target, room_.take(id, record->bytes));
-  BytesVerified filled = send_filling(for_whom, "storage", record->bytes);
-  const std::span<std::byte> place = target->memory().bytes().first(record->bytes);
-  auto read = co_await storage_.reads().read(record, place, std::move(filled));
-  CKPT_POINT("load.verify");
-  co_return sealed(std::move(target), std::move(read), std::move(record));
 }
 
 }  // namespace ckpt::node

@@ -4,6 +4,7 @@
 //  1. A copy in this node's memory that the trainer has mapped: offered as it is.
 //  2. A copy elsewhere in this node's memory (a replica, an outgrown Slot): copied and verified.
 //  3. The peers that hold it, all at once.      4. Storage.
+//  5. The good Chunks of copies that are damaged, where no copy is whole (shard_fill.hpp).
 // Each copy is verified on arrival and again by the trainer; one that fails is quarantined and the
 // next source is tried. When none is left the rank has failed, and all ranks vote again without it.
 // A step that another number of ranks saved is put together from its pieces instead, and so is one
@@ -14,22 +15,14 @@
 
 #include <memory>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "node/replication.hpp"
 #include "node/restore_room.hpp"
 #include "node/sessions.hpp"
+#include "node/shard_fill.hpp"
 
 namespace ckpt::node {
-
-// The source of a copy that is not in one of the rank's Slots yet.
-struct OwnMemory {};
-struct PeerMemory {
-  std::vector<std::string> nodes;
-};
-struct Storage {};
-using CopySource = std::variant<OwnMemory, PeerMemory, Storage>;
 
 class RestoreRunner {
  public:
@@ -56,14 +49,8 @@ class RestoreRunner {
   Task<void> offer_from_pieces(std::uint32_t rank, SessionId id, format::Start start);
   Task<void> offer(std::uint32_t rank, SessionId id, format::Start start, arena::Lease lease,
                    RestoreSource source, std::string name);
-  using SlotFilled = std::shared_ptr<arena::Slot>;
   BytesVerified send_filling(SessionId id, std::string source_name, std::uint64_t bytes_total);
-  Task<SlotFilled> fill_from(CopySource source, format::ShardId id, Digest digest,
-                             SessionId for_whom);
-  Task<SlotFilled> fill_from_here(format::ShardId id, Digest digest, SessionId for_whom);
-  Task<SlotFilled> fill_from_peers(format::ShardId id, Digest digest,
-                                   std::vector<std::string> peers, SessionId for_whom);
-  Task<SlotFilled> fill_from_storage(format::ShardId id, Digest digest, SessionId for_whom);
+  ShardFill begin_fill(format::ShardId id, Digest digest, SessionId for_whom);
 
   const JobFacts& facts_;
   JobLife& life_;

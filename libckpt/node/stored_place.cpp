@@ -1,10 +1,13 @@
 #include "node/stored_place.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/log.hpp"
 #include "storage/retention_record.hpp"
 #include "storage/run_directory.hpp"
+#include "storage/step_directory.hpp"
 
 namespace ckpt::node {
 
@@ -68,7 +71,10 @@ Task<void> StoredPlace::look_up(format::StepId at) {
   CKPT_CO_TRY(storage::Catalog catalog, co_await load(at.step));
   std::erase_if(checkpoints_,
                 [&](const storage::Checkpoint& known) { return known.at.step == at.step; });
-  for (storage::Checkpoint& found : catalog.checkpoints) checkpoints_.push_back(std::move(found));
+  for (storage::Checkpoint& found : catalog.checkpoints) {
+    std::erase_if(rejected_, [&](const auto& known) { return known.name == found.name; });
+    checkpoints_.push_back(std::move(found));
+  }
   for (const storage::Rejected& rejected : catalog.rejected)
     log_warning("job={} {} is not used: {}", facts_.shape.job, rejected.name, rejected.reason);
   co_return Status{};
@@ -88,9 +94,30 @@ asio::awaitable<void> StoredPlace::record_retention(storage::RetentionRule rule)
   }
 }
 
+std::string StoredPlace::unreadable() const {
+  std::size_t count = 0;
+  const storage::Rejected* newest = nullptr;
+  for (const storage::Rejected& rejected : rejected_) {
+    if (!storage::is_unreadable(rejected)) continue;
+    ++count;
+    if (newest == nullptr || rejected.name > newest->name) newest = &rejected;
+  }
+  if (count == 0) return {};
+  return fmt::format("{} in {} cannot be read and is kept{}: {}", newest->name, directory_,
+                     count == 1 ? "" : fmt::format(", as are {} more", count - 1), newest->reason);
+}
+
 std::string StoredPlace::name_of(format::StepId at) const {
   const auto found = std::ranges::find(checkpoints_, at, &storage::Checkpoint::at);
   return found == checkpoints_.end() ? std::string() : found->name;
+}
+
+std::string StoredPlace::damaged_name_of(format::StepId at) const {
+  for (const storage::Rejected& rejected : rejected_) {
+    const auto parsed = storage::parse_step_directory(rejected.name);
+    if (parsed && parsed->step == at.step && storage::is_damage(rejected)) return rejected.name;
+  }
+  return {};
 }
 
 }  // namespace ckpt::node

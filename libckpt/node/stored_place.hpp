@@ -40,7 +40,15 @@ class StoredPlace {
 
   const std::vector<storage::Checkpoint>& checkpoints() const { return checkpoints_; }
   const std::vector<storage::Rejected>& rejected() const { return rejected_; }
+  // The steps that could not be read, and so stay whatever retention says; for people. Empty: none.
+  std::string unreadable() const;
   std::string name_of(format::StepId at) const;  // Its directory's; empty: unknown.
+  // Of one that was published, and is no checkpoint now since files of it are damaged.
+  std::string damaged_name_of(format::StepId at) const;
+  std::string known_name_of(format::StepId at) const {
+    const std::string good = name_of(at);
+    return good.empty() ? damaged_name_of(at) : good;
+  }
 
  private:
   storage::CatalogOptions catalog_options();

@@ -10,6 +10,7 @@
 #include "storage/member_reader.hpp"
 #include "storage/part_reader.hpp"
 #include "storage/repair.hpp"
+#include "storage/step_directory.hpp"
 
 namespace ckpt::node {
 
@@ -53,6 +54,19 @@ std::vector<StoredReads::Bad> StoredReads::damaged_copies() const {
   std::vector<Bad> damaged;
   for (const auto& [bad, code] : bad_)
     if (code == Errc::corruption) damaged.push_back(bad);
+  if (places_.size() != 2) return damaged;
+  // The catalog has left out those that lack files, and the other place may have them whole.
+  for (std::size_t place = 0; place < places_.size(); ++place) {
+    for (const storage::Rejected& rejected : places_[place].rejected()) {
+      const auto parsed = storage::parse_step_directory(rejected.name);
+      if (!parsed || !storage::is_damage(rejected)) continue;
+      for (const storage::Checkpoint& whole : places_[1 - place].checkpoints()) {
+        const bool is_it = whole.at.step == parsed->step && !facts_.is_fenced(whole.at);
+        if (is_it && places_[place].name_of(whole.at).empty())
+          damaged.push_back({{whole.at, 0}, place});
+      }
+    }
+  }
   return damaged;
 }
 
@@ -61,7 +75,7 @@ Task<void> StoredReads::repair(Bad bad, storage::TransferHooks hooks) {
   std::vector<std::string> paths;  // By place.
   for (StoredPlace& place : places_) {
     CKPT_CO_CHECK(co_await place.look_up(bad.id.at));
-    const std::string name = place.name_of(bad.id.at);
+    const std::string name = place.known_name_of(bad.id.at);
     if (name.empty())
       co_return fail(Errc::not_found, fmt::format("{} lacks the step", place.directory()));
     paths.push_back(place.site().at(name));
@@ -71,8 +85,16 @@ Task<void> StoredReads::repair(Bad bad, storage::TransferHooks hooks) {
   order.source = paths.at(1 - bad.place);
   order.attempt = facts_.context.random.next();
   order.hooks = std::move(hooks);
+  const std::string advice =
+      fmt::format("remove {}, and bring it back: ckpt cp {} {}", os::display(order.directory),
+                  os::display(order.source), places_[bad.place].directory());
+  const auto manifest =
+      co_await storage::read_manifest_at(facts_.context.seams.files, order.directory);
+  if (!manifest && manifest.error().code() == Errc::corruption)
+    co_return fail(Errc::unsupported, fmt::format("{}: {}", manifest.error().text(), advice));
   auto repaired = co_await storage::repair_checkpoint(facts_.context.seams.files, std::move(order));
   if (!repaired) co_return fail(std::move(repaired).error());
+  CKPT_CO_CHECK(co_await places_[bad.place].look_up(bad.id.at));
   std::erase_if(bad_, [&](const auto& each) {
     return each.first.id.at == bad.id.at && each.first.place == bad.place;
   });
@@ -81,9 +103,14 @@ Task<void> StoredReads::repair(Bad bad, storage::TransferHooks hooks) {
 
 Task<Record> StoredReads::record_of(format::ShardId id, Digest digest) {
   std::optional<Error> first;
+  std::vector<std::size_t> damaged;
   for (std::size_t place = 0; place < places_.size(); ++place) {
     if (bad_.contains({id, place})) continue;
     auto record = co_await record_at(place, id, digest);
+    if (!record && record.error().code() == Errc::corruption) damaged.push_back(place);
+    // Only what another place has is healed from there.
+    if (record)
+      for (const std::size_t bad : damaged) bad_.emplace(Bad{id, bad}, Errc::corruption);
     if (record && first && first->code() != Errc::not_found)
       log_warning("job={} step={} rank={} is read from {}: {}", facts_.shape.job,
                   number(id.at.step), id.rank, places_[place].directory(), first->message());
@@ -164,6 +191,35 @@ Task<void> StoredReads::read(Record record, std::span<std::byte> target, BytesVe
     const auto turned = co_await turn_away(record->id, read.error());
     if (!turned || !*turned) co_return read;
   }
+}
+
+Task<void> StoredReads::read_good(Record record, Missing missing) {
+  for (std::size_t place = 0; place < places_.size(); ++place)
+    (void)co_await read_good_at(place, record, missing);  // The next one may have the rest.
+  if (missing.next(0) == record->chunk_crcs.size()) co_return Status();
+  co_return fail(Errc::corruption, fmt::format("chunk {} of step {} is good in no place",
+                                               missing.next(0), number(record->id.at.step)));
+}
+
+Task<void> StoredReads::read_good_at(std::size_t place, Record record, const Missing& missing) {
+  const std::size_t count = record->chunk_crcs.size();
+  const std::string name = places_[place].known_name_of(record->id.at);
+  if (name.empty() || missing.next(0) == count) co_return Status();
+  const storage::Site site = places_[place].site();
+  CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest(site, name));
+  CKPT_CO_TRY(const auto shard, format::shard_of(*manifest, record->id.rank));
+  if (shard.record_digest != format::digest_of(*record)) co_return Status();  // Another save.
+  const storage::ShardPlace files = storage::shard_place(site.at(name), shard);
+  CKPT_CO_TRY(const auto opened, co_await storage::ShardFiles::open(site.files(), files, record));
+  storage::TransferHooks hooks;
+  hooks.compute = facts_.context.seams.compute;
+  for (std::size_t index = missing.next(0); index < count; index = missing.next(index + 1)) {
+    const std::span<std::byte> target = missing.place(index);
+    const Status read = co_await opened->read_chunk(index, target, hooks);
+    if (read) missing.came(index);
+  }
+  (void)co_await opened->close();  // Every Chunk was verified: a failure changes nothing.
+  co_return Status();
 }
 
 Task<void> StoredReads::read_chunks(Record record, std::vector<std::size_t> chunks,

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -55,7 +56,21 @@ class StoredReads {
                          std::vector<std::size_t> chunks, gather::ChunkSink sink,
                          const storage::TransferHooks& hooks);
 
+  // The Chunks that are missing: the first from an index on, or their count; the place of one; and
+  // that it came.
+  struct Missing {
+    std::function<std::size_t(std::size_t from)> next;
+    std::function<std::span<std::byte>(std::size_t chunk)> place;
+    std::function<void(std::size_t chunk)> came;
+  };
+  // From each place what is good there, also where it was found damaged. Errors: corruption (some
+  // Chunk is good nowhere).
+  Task<void> read_good(std::shared_ptr<const format::ShardRecord> record, Missing missing);
+  bool has_two_places() const { return places_.size() > 1; }
+
  private:
+  Task<void> read_good_at(std::size_t place, std::shared_ptr<const format::ShardRecord> record,
+                          const Missing& missing);
   struct Location {  // For a shard whose record was read.
     std::size_t place = 0;
     storage::ShardPlace files;

@@ -17,7 +17,17 @@ namespace ckpt::storage {
 using format::Manifest;
 
 bool is_damage(const Rejected& rejected) {
-  return rejected.code != Errc::invalid_argument && rejected.code != Errc::not_found;
+  return rejected.code != Errc::invalid_argument && rejected.code != Errc::not_found &&
+         !is_unreadable(rejected);
+}
+
+bool is_unreadable(const Rejected& rejected) {
+  return is_unreadable(rejected.code);
+}
+
+bool is_unreadable(Errc code) {
+  return code == Errc::io || code == Errc::exhausted || code == Errc::unavailable ||
+         code == Errc::cancelled;
 }
 
 namespace {
@@ -109,10 +119,13 @@ namespace {
 constexpr int rounds_max = 3;
 constexpr Duration pause = std::chrono::milliseconds(200);
 
-// Returns true if the disk may soon do better. A full disk cannot sync a directory. A bucket's
-// server that has not answered for a minute, or never, was waited for long enough.
+// Returns true if the disk may soon do better. A full disk cannot sync a directory. Permissions
+// stay as they are, and a bucket's server that has not answered for a minute, or never, was waited
+// for long enough.
 bool may_pass(const Error& error) {
-  if (error.cause() == std::errc::timed_out || error.cause() == std::errc::not_connected)
+  const std::error_code cause = error.cause();
+  if (cause == std::errc::permission_denied || cause == std::errc::operation_not_permitted ||
+      cause == std::errc::timed_out || cause == std::errc::not_connected)
     return false;
   return error.code() == Errc::io || error.code() == Errc::exhausted;
 }

@@ -21,10 +21,14 @@ struct Rejected {
   std::string reason;  // For people.
   bool is_of_other_run = false;
 };
-// Was published, and cannot be trusted now. If nothing else is found, a job must not start from
-// scratch. Not damage: a checkpoint of another run, one that was replaced, a directory without
-// files of ours.
+// Was published, and its bytes cannot be trusted now. If nothing else is found, a job must not
+// start from scratch. Not damage: a checkpoint of another run, one that was replaced, a directory
+// without files of ours.
 bool is_damage(const Rejected& rejected);
+// It may be good: the file system refused, as another user's files do, or failed. That says nothing
+// about its bytes, so that it is neither passed over in silence, nor deleted, nor replaced.
+bool is_unreadable(const Rejected& rejected);
+bool is_unreadable(Errc code);
 
 struct Catalog {
   std::vector<Checkpoint> checkpoints;  // Ascending by (timeline, step).

@@ -58,36 +58,55 @@ bool CheckpointReport::is_good() const {
                      [](const FileReport& file) { return file.problem.empty(); });
 }
 
+bool CheckpointReport::is_damaged() const {
+  return std::ranges::any_of(
+      files, [](const FileReport& file) { return !file.problem.empty() && !file.is_unreadable; });
+}
+
 namespace {
 
 constexpr std::uint64_t verify_piece_bytes = 8 * MiB;
 constexpr std::size_t damaged_text_max = 60;  // Enough chunk numbers for a person.
 constexpr std::string_view mismatch = "its bytes do not match its checksum";
 
+struct Problem {
+  std::string text;
+  bool is_unreadable = false;
+};
+
+Problem problem_of(const Error& error) {
+  return {error.message(), is_unreadable(error.code())};
+}
+
 // Returns an empty text if the file has exactly these bytes.
-Task<std::string> problem_of_file(os::FileSystem& files, std::string path, std::uint64_t bytes,
-                                  Crc32 expected, PageBuffer& buffer, const TransferHooks& hooks) {
+Task<Problem> problem_of_file(os::FileSystem& files, std::string path, std::uint64_t bytes,
+                              Crc32 expected, PageBuffer& buffer, const TransferHooks& hooks) {
+  Problem problem;
   const auto status = co_await files.status(path);
-  if (!status) co_return status.error().message();
-  if (status->kind != os::EntryKind::file) co_return std::string("it is no regular file");
+  if (!status) co_return problem_of(status.error());
+  if (status->kind != os::EntryKind::file) {
+    problem.text = "it is no regular file";
+    co_return problem;
+  }
   if (status->bytes != bytes) {
-    co_return fmt::format("it has {} bytes, the manifest says {}", status->bytes, bytes);
+    problem.text = fmt::format("it has {} bytes, the manifest says {}", status->bytes, bytes);
+    co_return problem;
   }
   auto opened = co_await files.open_read(path, os::Caching::direct);
-  if (!opened) co_return opened.error().message();
+  if (!opened) co_return problem_of(opened.error());
   const std::unique_ptr<os::File> file = std::move(opened).value();
   Crc32 crc = 0;
   for (std::uint64_t offset = 0; offset < bytes; offset += verify_piece_bytes) {
     const auto piece = buffer.first(std::min(verify_piece_bytes, bytes - offset));
     if (hooks.before_transfer) CKPT_CO_CHECK(co_await hooks.before_transfer(piece.size()));
     const Status read = co_await file->read_at(offset, piece);
-    if (!read) co_return read.error().message();
+    if (!read) co_return problem_of(read.error());
     CKPT_CO_TRY(crc, co_await crc32_on(hooks.compute, piece, crc));
   }
   const Status closed = co_await file->close();
-  if (!closed) co_return closed.error().message();
-  if (crc != expected) co_return std::string(mismatch);
-  co_return std::string();
+  if (!closed) co_return problem_of(closed.error());
+  if (crc != expected) problem.text = mismatch;
+  co_return problem;
 }
 
 // Lists the Chunks in `member` that do not match their checksums. Called only after a mismatch, so
@@ -126,10 +145,12 @@ Task<void> verify_rank(os::FileSystem& files, std::string step_directory, std::u
   const auto part = co_await read_part(files, step_directory, report.manifest, rank);
   for (std::size_t index = 0; index < shard.files.size(); ++index) {
     const format::StoredFile& stored = shard.files[index];
-    FileReport file{stored.name, stored.bytes, {}};
+    FileReport file{stored.name, stored.bytes, {}, false};
     const std::string path = os::join(place.directory, file.name);
-    CKPT_CO_TRY(file.problem,
+    CKPT_CO_TRY(Problem problem,
                 co_await problem_of_file(files, path, file.bytes, stored.crc, buffer, hooks));
+    file.problem = std::move(problem.text);
+    file.is_unreadable = problem.is_unreadable;
     if (file.problem == mismatch && part) {
       const std::shared_ptr<const ShardRecord> record(*part, &(*part)->record);
       CKPT_CO_TRY(const auto chunks, co_await damaged_chunks(files, place, record, index));
@@ -139,8 +160,12 @@ Task<void> verify_rank(os::FileSystem& files, std::string step_directory, std::u
     report.files.push_back(std::move(file));
   }
   if (!shard.embedded) {
-    const std::string problem = part ? "" : part.error().text();
-    report.files.push_back({format::part_name(rank), shard.part.bytes, problem});
+    FileReport file{format::part_name(rank), shard.part.bytes, {}, false};
+    if (!part) {
+      file.problem = part.error().text();
+      file.is_unreadable = is_unreadable(part.error().code());
+    }
+    report.files.push_back(std::move(file));
   }
   co_return Status();
 }

@@ -31,7 +31,8 @@ Task<void> read_shard(os::FileSystem& files, ShardPlace place,
 struct FileReport {
   std::string name;
   std::uint64_t bytes = 0;
-  std::string problem;  // Empty: every byte matches the manifest.
+  std::string problem;         // Empty: every byte matches the manifest.
+  bool is_unreadable = false;  // The problem says nothing about the bytes.
 };
 
 struct CheckpointReport {
@@ -39,6 +40,7 @@ struct CheckpointReport {
   std::vector<FileReport> files;     // Those in the manifest, by rank: its part is last.
   std::vector<std::string> foreign;  // Other files in the directory. Harmless.
   bool is_good() const;
+  bool is_damaged() const;  // Else it is good, or could not be read.
 };
 
 // Reads everything. Errors: those of the manifest (not_found: no complete checkpoint), io (of the

@@ -13,7 +13,7 @@ namespace {
 
 // Returns true if it was published once, whole or damaged.
 bool was_published(const Rejected& rejected) {
-  return rejected.is_of_other_run || is_damage(rejected);
+  return rejected.is_of_other_run || is_damage(rejected) || is_unreadable(rejected);
 }
 
 }  // namespace

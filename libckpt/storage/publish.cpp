@@ -28,6 +28,7 @@
 #include "storage/metrics_reader.hpp"
 #include "storage/parallel.hpp"
 #include "storage/part_reader.hpp"
+#include "storage/readable.hpp"
 #include "storage/removal.hpp"
 #include "storage/run_directory.hpp"
 #include "storage/step_directory.hpp"
@@ -197,12 +198,13 @@ Task<bool> exchange(Site site, std::string work_name, std::string name) {
   co_return fail(done.error());
 }
 
-bool is_unreadable(const Error& error) {
-  return error.code() == Errc::io || error.code() == Errc::exhausted ||
-         error.code() == Errc::cancelled;
+// A later try may know more. Permissions stay as they are: the step gets another name.
+bool may_be_read_later(const Error& error) {
+  return is_unreadable(error.code()) && error.cause() != std::errc::permission_denied &&
+         error.cause() != std::errc::operation_not_permitted;
 }
 
-// The directories of this step that are certainly of this run, by generation.
+// The directories of this step that are certainly of this run and may be replaced, by generation.
 Task<std::vector<std::string>> find_generations(Site site, PublishOrder order) {
   std::vector<std::string> names;
   CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
@@ -210,8 +212,14 @@ Task<std::vector<std::string>> find_generations(Site site, PublishOrder order) {
     const auto parsed = parse_step_directory(entry.name);
     if (!parsed || parsed->step != order.at.step) continue;
     const auto manifest = co_await read_manifest(site, entry.name);
-    if (!manifest && is_unreadable(manifest.error())) co_return fail(manifest.error());
+    if (!manifest && may_be_read_later(manifest.error())) co_return fail(manifest.error());
     if (!manifest || (*manifest)->run != order.run) continue;
+    const Status readable = co_await check_readable(site, entry.name, *manifest);
+    if (!readable) {
+      log_warning("storage: {} stays beside step {}: {}", entry.name, number(order.at.step),
+                  readable.error().text());
+      continue;
+    }
     if ((*manifest)->at.timeline > order.at.timeline) {
       co_return fail(Errc::invalid_argument,
                      fmt::format("{} of timeline {}: timeline {} has published it already",

@@ -1,5 +1,6 @@
 // How a checkpoint is removed:
-//   1. Its manifest is read: it must be whole and of this run.
+//   1. Its manifest is read: it must be whole and of this run. None of its files may be one that
+//      cannot be read.
 //  2. The deletion is logged, and the log is synced.
 //   3. The directory is renamed to a hidden name, and the parent is synced: it is no checkpoint
 //   now.
@@ -21,6 +22,7 @@
 #include "storage/bucket_removal.hpp"
 #include "storage/catalog.hpp"
 #include "storage/event_log.hpp"
+#include "storage/readable.hpp"
 #include "storage/step_directory.hpp"
 
 namespace ckpt::storage {
@@ -112,6 +114,8 @@ Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std
   if (manifest->run != run) {
     co_return fail(Errc::invalid_argument, "delete " + name + ": it is of job " + manifest->job);
   }
+  Status readable = co_await check_readable(site, name, manifest);
+  if (!readable) co_return fail(std::move(readable).error().context("delete " + name));
 
   // Step 2.
   Event event;

@@ -21,7 +21,7 @@ namespace ckpt::storage {
 
 // Deletes the published checkpoint `name`, whose manifest must be of `run`. Errors: not_found (it
 // is gone), invalid_argument (it is not of this run), corruption (its manifest cannot be trusted:
-// nothing is touched), io.
+// nothing is touched), unavailable (some file could not be read: likewise), io.
 Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std::string reason);
 
 // Removes a hidden directory: an abandoned attempt, or the remains of a deletion. First syncs the

@@ -180,6 +180,14 @@ Task<std::vector<std::string>> repair_checkpoint(os::FileSystem& files, RepairOr
   CKPT_CO_TRY(const CheckpointReport report,
               co_await verify_checkpoint(files, order.directory, order.hooks));
   if (report.is_good()) co_return std::vector<std::string>();
+  for (const FileReport& file : report.files) {
+    if (!file.is_unreadable) continue;
+    co_return fail(
+        Errc::unavailable,
+        fmt::format("repair {}: nothing is replaced, since {} could not be read, and may "
+                    "be good: {}",
+                    os::display(order.directory), file.name, file.problem));
+  }
   auto source = co_await read_manifest_at(files, order.source);
   if (!source) co_return fail(std::move(source).error());
   // A name that a removal of the checkpoint knows as one of its files.

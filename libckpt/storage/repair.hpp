@@ -27,7 +27,8 @@ struct RepairOrder {
 
 // Returns the names of the files that were replaced; none: all was well. Errors: those of the
 // manifest; invalid_argument (the source is another checkpoint); corruption (the source is damaged
-// in the same places, or lacks them); cancelled, exhausted, io: nothing has changed, except when
+// in the same places, or lacks them); unavailable (some file of it could not be read, which says
+// nothing about its bytes); cancelled, exhausted, io: nothing has changed, except when
 // files were put in their places: then some are repaired.
 Task<std::vector<std::string>> repair_checkpoint(os::FileSystem& files, RepairOrder order);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <tuple>
 
@@ -38,12 +39,15 @@ bool is_kept_for_good(std::span<const KeepInterval> intervals, Step step) {
 
 namespace {
 
-std::vector<std::size_t> best_of(std::span<const Checkpoint> checkpoints, const BestRule& rule) {
+using IsCounted = std::function<bool(const Checkpoint&)>;
+
+std::vector<std::size_t> best_of(std::span<const Checkpoint> checkpoints, const BestRule& rule,
+                                 const IsCounted& is_counted) {
   std::vector<std::size_t> best;
   if (rule.count == 0) return best;
   for (std::size_t index = 0; index < checkpoints.size(); ++index) {
     const Checkpoint& checkpoint = checkpoints[index];
-    if (!checkpoint.is_abandoned && checkpoint.metrics.contains(rule.metric)) best.push_back(index);
+    if (is_counted(checkpoint) && checkpoint.metrics.contains(rule.metric)) best.push_back(index);
   }
   const auto rank = [&](std::size_t index) {
     const double value = checkpoints[index].metrics.find(rule.metric)->second;
@@ -89,51 +93,55 @@ std::optional<Step> first_not_stored(std::span<const KeepInterval> intervals,
 
 std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpoints,
                                              const RetentionRule& rule,
-                                             std::span<const format::StepId> protected_steps) {
-  std::vector<std::size_t> order(checkpoints.size());
-  for (std::size_t index = 0; index < order.size(); ++index) order[index] = index;
+                                             std::span<const format::StepId> protected_steps,
+                                             std::span<const format::StepId> damaged) {
+  if (rule.max_ckpt_num == 0) return {};
+  const auto is_in = [](std::span<const format::StepId> steps, const format::StepId& at) {
+    return std::ranges::find(steps, at) != steps.end();
+  };
+  std::vector<std::size_t> order, broken;
+  for (std::size_t index = 0; index < checkpoints.size(); ++index)
+    (is_in(damaged, checkpoints[index].at) ? broken : order).push_back(index);
   std::sort(order.begin(), order.end(), [&](std::size_t left, std::size_t right) {
     return std::tuple(!checkpoints[left].is_abandoned, checkpoints[left].at, left) <
            std::tuple(!checkpoints[right].is_abandoned, checkpoints[right].at, right);
   });
-  if (rule.max_ckpt_num == 0 || order.size() <= rule.max_ckpt_num) return {};
-  order.resize(order.size() - rule.max_ckpt_num);
-  CKPT_ASSERT(order.size() < checkpoints.size());
-  const std::vector<std::size_t> best = best_of(checkpoints, rule.best);
+  const std::size_t good_count = order.size();
+  std::erase_if(broken, [&](std::size_t index) {
+    const auto newer = std::count_if(order.begin(), order.end(), [&](std::size_t other) {
+      return checkpoints[other].at > checkpoints[index].at;
+    });
+    return newer < static_cast<std::ptrdiff_t>(rule.max_ckpt_num);
+  });
+  order.resize(good_count - std::min<std::size_t>(good_count, rule.max_ckpt_num));
+  order.insert(order.begin(), broken.begin(), broken.end());
+  CKPT_ASSERT(order.empty() || order.size() < checkpoints.size());
+  // A restore that passed over a damaged one has abandoned it; it may be the best all the same.
+  std::set<std::size_t> best;
+  for (const bool with_damaged : {false, true}) {
+    const IsCounted is_counted = [&](const Checkpoint& checkpoint) {
+      const bool is_damaged = is_in(damaged, checkpoint.at);
+      return is_damaged ? with_damaged : !checkpoint.is_abandoned;
+    };
+    const auto found = best_of(checkpoints, rule.best, is_counted);
+    best.insert(found.begin(), found.end());
+  }
   std::erase_if(order, [&](std::size_t index) {
     const format::StepId& at = checkpoints[index].at;
-    return std::ranges::find(protected_steps, at) != protected_steps.end() ||
-           std::ranges::find(best, index) != best.end() ||
+    return is_in(protected_steps, at) || best.contains(index) ||
            is_kept_for_good(rule.keep_every, at.step);
   });
   return order;
 }
 
-namespace {
-
-// The error is about the directory, and not about one attempt to read it.
-bool is_verdict(Errc code) {
-  return code == Errc::not_found || code == Errc::corruption || code == Errc::invalid_argument ||
-         code == Errc::version_mismatch;
-}
-
-}  // namespace
-
 Task<std::vector<Checkpoint>> choose_superfluous(Site site, RetentionOrder order,
                                                  Catalog& catalog) {
   std::vector<Checkpoint> superfluous;
   if (order.rule.max_ckpt_num == 0) co_return superfluous;
-  for (const Rejected& rejected : catalog.rejected) {
-    // It may be the newest. An unreadable step is no reason to delete another.
-    if (!is_verdict(rejected.code)) {
-      co_return fail(Errc::unavailable,
-                     fmt::format("choose what to delete: {} could not be read: {}", rejected.name,
-                                 rejected.reason));
-    }
-  }
   const auto marked = co_await mark_abandoned(site, order.run, catalog);
   if (!marked) log_warning("storage: the oldest go first: {}", marked.error().message());
-  const auto chosen = select_for_deletion(catalog.checkpoints, order.rule, order.protected_steps);
+  const auto chosen =
+      select_for_deletion(catalog.checkpoints, order.rule, order.protected_steps, order.damaged);
   for (const std::size_t index : chosen) superfluous.push_back(catalog.checkpoints[index]);
   CKPT_ASSERT(superfluous.empty() ||
               superfluous.size() + order.rule.max_ckpt_num <= catalog.checkpoints.size());
@@ -153,7 +161,13 @@ Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, C
     log_warning("storage: {}: {}", site.directory(), doubt);
   const std::string reason = describe(order.rule);
   for (Checkpoint& checkpoint : superfluous) {
-    CKPT_CO_CHECK(co_await remove_checkpoint(site, checkpoint.name, order.run, reason));
+    const Status removed = co_await remove_checkpoint(site, checkpoint.name, order.run, reason);
+    if (!removed && removed.error().code() == Errc::unavailable) {
+      catalog.rejected.push_back(
+          Rejected{checkpoint.name, Errc::unavailable, removed.error().text(), false});
+      continue;
+    }
+    if (!removed) co_return fail(Error(removed.error()));
     std::erase_if(catalog.checkpoints,
                   [&](const Checkpoint& listed) { return listed.name == checkpoint.name; });
     deleted.push_back(std::move(checkpoint));

@@ -1,5 +1,7 @@
 // Retention: selects the checkpoints to delete, and deletes them.
 //
+// What cannot be read is left out: it counts for nothing, and stays. Damaged ones count for nothing
+// either, since a repair may still make them good; they go when there are enough newer good ones.
 // Never deletes the newest one, nor the protected ones (the step that runs restore from, the last
 // one known good). The order is that of recovery: newer timelines first, then newer steps. Steps
 // that a restore abandoned are deleted before any that it could still use.
@@ -48,25 +50,29 @@ std::string explain_no_best(std::span<const Checkpoint> checkpoints, const BestR
 std::optional<Step> first_not_stored(std::span<const KeepInterval> intervals,
                                      std::span<const Checkpoint> checkpoints, format::StepId at);
 
-// Pure. Returns indices into `checkpoints`, the first to delete first.
+// Pure. Returns indices into `checkpoints`, the first to delete first. `damaged` are kept until
+// `max_ckpt_num` others are newer, and those that the rule keeps longer until somebody collects
+// garbage without naming them damaged.
 std::vector<std::size_t> select_for_deletion(std::span<const Checkpoint> checkpoints,
                                              const RetentionRule& rule,
-                                             std::span<const format::StepId> protected_steps);
+                                             std::span<const format::StepId> protected_steps,
+                                             std::span<const format::StepId> damaged = {});
 
 struct RetentionOrder {
   format::RunId run;
   RetentionRule rule;
   std::vector<format::StepId> protected_steps;
+  std::vector<format::StepId> damaged;
 };
 
 // Selects from the catalog, which was just read, and marks abandoned steps in it. `catalog` lives
-// until the Task ends. Errors: unavailable (a manifest could not be read: it may be the newest).
+// until the Task ends.
 Task<std::vector<Checkpoint>> choose_superfluous(Site site, RetentionOrder order, Catalog& catalog);
 
 // Deletes the surplus of the catalog, which was just read, and removes it there too. Returns the
-// deleted checkpoints. `catalog` lives until the Task ends. After an error, the rest still exists.
-// Errors: those of remove_checkpoint; unavailable (a manifest could not be read, and nothing was
-// deleted).
+// deleted checkpoints. One with a file that cannot be read stays, and is added to the rejected.
+// `catalog` lives until the Task ends. After an error, the rest still exists. Errors: those of
+// remove_checkpoint.
 Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, Catalog& catalog);
 
 // For a full disk: applies the rule without a newer checkpoint, as one that was lowered asks for.

@@ -26,6 +26,7 @@ Error nothing_to_restore(const std::string& path, const Catalog& catalog) {
     text += fmt::format("; {}: {}", rejected.name, rejected.reason);
     // A reader that finds nothing starts from scratch, so damage must not count as nothing.
     if (is_damage(rejected)) code = Errc::corruption;
+    if (is_unreadable(rejected) && code == Errc::not_found) code = Errc::io;
   }
   return Error(code, text);
 }
@@ -43,10 +44,35 @@ std::vector<std::string> passed_over_in(const Catalog& catalog) {
     passed.push_back(fmt::format("{}: abandoned by a restore to an older step", it->name));
   for (const Rejected& rejected : catalog.rejected) {
     const auto parsed = parse_step_directory(rejected.name);
-    if (is_damage(rejected) && parsed && parsed->step > step)
+    const bool is_bad = is_damage(rejected) || is_unreadable(rejected);
+    if (is_bad && parsed && parsed->step > step)
       passed.push_back(fmt::format("{}: {}", rejected.name, rejected.reason));
   }
   return passed;
+}
+
+// A failed read says nothing about the bytes, so that an older step is not taken instead. `others`:
+// the same run in another place, which may have it.
+Status refuse_older_than_unreadable(const std::string& path, const Catalog& catalog,
+                                    const std::vector<const Catalog*>& others) {
+  const auto newest_in = [](const Catalog& all) {
+    Step newest{};
+    for (const Checkpoint& each : all.checkpoints)
+      if (!each.is_abandoned) newest = std::max(newest, each.at.step);
+    return newest;
+  };
+  Step newest = newest_in(catalog);
+  for (const Catalog* other : others) newest = std::max(newest, newest_in(*other));
+  for (const Rejected& rejected : catalog.rejected) {
+    const auto parsed = parse_step_directory(rejected.name);
+    if (!is_unreadable(rejected) || !parsed || parsed->step <= newest) continue;
+    return fail(Errc::io,
+                fmt::format("look for a checkpoint in {}: {} is newer than all others, could not "
+                            "be read, and may be good: mend that, or name the checkpoint that you "
+                            "want instead: {}",
+                            path, rejected.name, rejected.reason));
+  }
+  return {};
 }
 
 std::vector<Checkpoint> living(const Catalog& catalog) {
@@ -117,6 +143,7 @@ Result<Candidates> among_runs(const std::string& path, const FoundRuns& found) {
                                                    run.name, run.read.history_problem));
       continue;
     }
+    CKPT_CHECK(refuse_older_than_unreadable(run.directory, run.read.catalog, {}));
     for (const std::string& passed : passed_over_in(run.read.catalog))
       candidates.passed_over.push_back(os::join(run.name, passed));
     for (const Checkpoint& checkpoint : living(run.read.catalog))
@@ -185,9 +212,12 @@ Result<Candidates> among_places(const std::string& path, FoundRuns found) {
   candidates.passed_over = std::move(found.unreadable);
   std::vector<std::tuple<format::StepId, std::size_t, std::string>> all;
   Catalog together;
+  std::vector<const Catalog*> catalogs;
+  for (const FoundRun& run : found.runs) catalogs.push_back(&run.read.catalog);
   for (std::size_t place = 0; place < found.runs.size(); ++place) {
     const FoundRun& run = found.runs[place];
     if (has_lost_history(run.read)) return fail(lost_history(path, run.read.history_problem));
+    CKPT_CHECK(refuse_older_than_unreadable(run.directory, run.read.catalog, catalogs));
     for (const std::string& passed : passed_over_in(run.read.catalog))
       candidates.passed_over.push_back(os::join(run.directory, passed));
     const Catalog& catalog = run.read.catalog;
@@ -278,6 +308,7 @@ Task<Candidates> find_candidates(os::FileSystem& files, Clock& clock, std::strin
   if (!is_one) co_return among_runs(path, found);
   const RunCatalog& read = found.runs.front().read;
   if (has_lost_history(read)) co_return fail(lost_history(path, read.history_problem));
+  CKPT_CO_CHECK(refuse_older_than_unreadable(path, read.catalog, {}));
   const Site site(files, clock, path);
   for (const Checkpoint& checkpoint : living(read.catalog))
     candidates.directories.push_back(site.at(checkpoint.name));

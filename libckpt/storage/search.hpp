@@ -51,7 +51,8 @@ struct Candidates {
 };
 
 // Errors: not_found (says what was there instead), corruption (everything there is damaged, or the
-// history of restores is), exhausted (too many directories below the path), io.
+// history of restores is), exhausted (too many directories below the path), io (also where a step
+// that is newer than all others could not be read).
 Task<Candidates> find_candidates(os::FileSystem& files, Clock& clock, std::string path);
 
 struct FoundCheckpoint {

@@ -135,7 +135,8 @@ TEST_CASE("vote: a file that any node found damaged is not voted for", "[unit][a
   CHECK(older.reason ==
         "the newest that all ranks can have; step 4 rejected: no copy of it in memory, and the "
         "stored shard of rank 1 is damaged; 1 checkpoint on storage is damaged (see ckpt verify), "
-        "passed by");
+        "passed by; " +
+            std::string(format::repair_advice));
 
   // The other rank's file is good, and this rank's bytes are in memory.
   scene.hold(1, 1, 4, 1);
@@ -144,10 +145,60 @@ TEST_CASE("vote: a file that any node found damaged is not voted for", "[unit][a
 
   scene.view.reports[0].damaged = {{{{1, Step{3}}, 0}, Errc::io}};
   const agree::Vote none = vote(scene);
-  CHECK(none.error == Errc::corruption);
+  CHECK(none.error == Errc::io);
   CHECK(none.candidates.back().verdict.find("rank 0 could not be read") != std::string::npos);
-  CHECK(none.reason ==
-        "2 checkpoints on storage are damaged (see ckpt verify), and no other can be restored");
+  CHECK(none.reason.starts_with("step 3 on storage could not be read, and may be good: "));
+}
+
+TEST_CASE("vote: nothing older is chosen for a newer step that could not be read",
+          "[unit][agree]") {
+  Scene scene(2);
+  scene.view.published->push_back({{1, Step{3}}, 2, {digest(1), digest(2)}});
+  agree::VoteRules rules;
+  const auto is_refused = [&] {
+    const agree::Vote outcome = vote(scene, rules);
+    const bool names_both =
+        outcome.reason.find("step 4 on storage could not be read") == 0 &&
+        outcome.reason.find("restore step 3 by its number") != std::string::npos;
+    return !outcome.chosen && outcome.error == Errc::io && names_both;
+  };
+  SECTION("a directory") {
+    scene.view.unreadable_steps = {{Step{4}, "open step-4: Permission denied"}};
+    CHECK(is_refused());
+    CHECK(vote(scene).reason.find("Permission denied") != std::string::npos);
+    scene.view.unreadable_steps = {{Step{2}, "Permission denied"}};  // Nobody wants that one.
+    CHECK(vote(scene).chosen == format::StepId{1, Step{3}});
+    CHECK(vote(scene).reason.find("step 2 could not be read") != std::string::npos);
+  }
+  SECTION("a rank's file") {
+    scene.view.published->push_back({{1, Step{4}}, 2, {digest(7), digest(8)}});
+    scene.view.reports[1].damaged = {{{{1, Step{4}}, 1}, Errc::io}};
+    CHECK(is_refused());
+    // One that is damaged besides can be had by nobody.
+    scene.view.reports[0].damaged = {{{{1, Step{4}}, 0}, Errc::corruption}};
+    CHECK(vote(scene).chosen == format::StepId{1, Step{3}});
+    // Nor is one in the way that was abandoned.
+    scene.view.reports[0].damaged.clear();
+    rules.history = {{1, {}}, {2, format::StepId{1, Step{3}}}};
+    CHECK(vote(scene, rules).chosen == format::StepId{1, Step{3}});
+    rules.history.clear();
+  }
+  scene.view.unreadable_steps = {{Step{4}, "Permission denied"}};
+  rules.wanted = Step{3};  // Who names a step has chosen it.
+  CHECK(vote(scene, rules).chosen == format::StepId{1, Step{3}});
+  rules.wanted = Step{4};
+  CHECK(vote(scene, rules).error == Errc::io);
+}
+
+TEST_CASE("vote: memory serves beside a directory that could not be read", "[unit][agree]") {
+  Scene scene(2);
+  scene.hold_everywhere(1, 3);
+  scene.view.unreadable_steps = {{Step{4}, "Permission denied"}};
+  CHECK(vote(scene).chosen == format::StepId{1, Step{3}});
+  CHECK(vote(scene).reason.find("step 4 could not be read") != std::string::npos);
+  // A node knows that step 4 was stored, and nobody abandoned it.
+  scene.view.reports[1].durable = {{1, Step{4}}};
+  CHECK(vote(scene).error == Errc::io);
 }
 
 TEST_CASE("vote: storage that cannot be read is no empty storage", "[unit][agree]") {

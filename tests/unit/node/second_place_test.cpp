@@ -155,6 +155,49 @@ TEST_CASE("second place: what is damaged in the first place is made good again",
   REQUIRE(trainer.pass_until([&] { return places.disk.content(path) == whole; }));
 }
 
+TEST_CASE("second place: files that either place lacks come from the other", "[unit][node]") {
+  Places places;
+  save_three(places, "");
+  const std::string broken = GENERATE(std::string(first), second);
+  const std::string file = GENERATE("rank-00000.safetensors", "rank-00000.part");
+  const std::string path = broken + "/step-000000003/" + file;
+  const std::string whole = places.disk.content(path);
+  SECTION("rotten") {
+    places.disk.flip(path, whole.size() - 1, 2);
+  }
+  SECTION("cut off") {
+    places.disk.resize(path, whole.size() - 1);
+  }
+  SECTION("missing") {
+    places.disk.erase(path);
+  }
+  const bool is_seen = broken == first || places.disk.content(path).size() != whole.size();
+  Trainer trainer(places, "");
+  REQUIRE(trainer.restored_step().value() == Step{3});
+  if (!is_seen) return;  // Nothing reads what rots in the second place.
+  CHECK(trainer.pass_until([&] { return places.disk.content(path) == whole; }));
+  // And the next one finds nothing damaged.
+  Trainer next(places, "");
+  REQUIRE(next.restored_step().value() == Step{3});
+  CHECK(next.answer->reason.find("damaged") == std::string::npos);
+}
+
+TEST_CASE("second place: what cannot be read is no damage, and is not replaced", "[unit][node]") {
+  Places places;
+  save_three(places, "");
+  const std::string path = std::string(first) + "/step-000000003/rank-00000.safetensors";
+  places.disk.flip(path, places.disk.content(path).size() - 1, 2);
+  const std::string there = places.disk.content(path);
+  places.disk.set_hook([&](std::string_view verb, const std::string& touched) {
+    return touched == path && verb != "status" ? EACCES : 0;
+  });
+  Trainer trainer(places, "");
+  REQUIRE(trainer.restored_step().value() == Step{3});
+  const Time later = trainer.clock.now() + std::chrono::minutes(2);
+  (void)trainer.pass_until([&] { return trainer.clock.now() > later; });
+  CHECK(places.disk.content(path) == there);
+}
+
 TEST_CASE("second place: what is made good keeps to the limit of flushes", "[unit][node]") {
   constexpr std::uint64_t bytes = 64 * KiB;
   EngineOptions options;

@@ -34,6 +34,88 @@ TEST_CASE("retention: the choice spares the newest and the protected", "[unit][s
   }
 }
 
+TEST_CASE("retention: what is damaged counts for nothing, and goes after newer good ones",
+          "[unit][storage]") {
+  std::vector<storage::Checkpoint> all(4);
+  for (std::uint32_t index = 0; index < all.size(); ++index) all[index].at = step_id(index);
+  storage::RetentionRule rule;
+  rule.max_ckpt_num = 2;
+  const auto chosen = [&](std::vector<format::StepId> damaged) {
+    return storage::select_for_deletion(all, rule, {}, damaged);
+  };
+  using Indices = std::vector<std::size_t>;
+  CHECK(chosen({}) == Indices{0, 1});
+  CHECK(chosen({step_id(3)}) == Indices{0});
+  CHECK(chosen({step_id(2)}) == Indices{0});
+  CHECK(chosen({step_id(1)}) == Indices{1, 0});
+  CHECK(chosen({step_id(1), step_id(2), step_id(3)}).empty());
+
+  // As after a restore that passed over the damaged one.
+  all[1].is_abandoned = true;
+  all.resize(3);
+  CHECK(chosen({}) == Indices{1});
+  CHECK(chosen({step_id(1)}).empty());
+
+  all.resize(4);
+  all[3].at = step_id(3);
+  for (storage::Checkpoint& each : all) each.metrics = {{"loss", 9.0}};
+  all[1].metrics = {{"loss", 1.0}};
+  all[2].metrics = {{"loss", 2.0}};
+  rule.best = {1, "loss", false};
+  CHECK(chosen({step_id(1)}) == Indices{0});  // The best, and the best that is good.
+}
+
+TEST_CASE_METHOD(StorageFixture, "retention: one that cannot be read holds up no other",
+                 "[unit][storage]") {
+  open();
+  for (const std::uint64_t step : {10, 11, 12, 13, 14}) must_save(step_id(step));
+  const std::string step = "/scratch/job/step-0000000" + GENERATE(std::string("10"), "12", "14");
+  const std::string file =
+      GENERATE("", "/manifest.json", "/rank-00001.safetensors", "/rank-00001.part");
+  const int error = GENERATE(EACCES, EPERM, EIO, ESTALE);
+  CAPTURE(step, file, error);
+  disk.set_hook([&](std::string_view verb, const std::string& path) {
+    // Who may not read a file may look at it.
+    const bool is_file = path == step + file && verb != "status";
+    return (file.empty() ? path.starts_with(step) : is_file) ? error : 0;
+  });
+  storage::Catalog listed = catalog();
+  storage::RetentionOrder order;
+  order.run = test_run;
+  order.rule.max_ckpt_num = 1;
+  const auto deleted = run(storage::apply_retention(site, order, listed));
+  REQUIRE((deleted ? "" : deleted.error().message()) == "");
+  const auto rejected =
+      std::ranges::find(listed.rejected, os::file_name(step), &storage::Rejected::name);
+  const bool is_newest = step.ends_with("14");
+  const bool is_read_only_later = file.find("rank") != std::string::npos;
+  if (!is_newest || !is_read_only_later) {
+    REQUIRE(rejected != listed.rejected.end());
+    CHECK(storage::is_unreadable(*rejected));
+    CHECK_FALSE(storage::is_damage(*rejected));
+    const bool names_user = rejected->reason.find("as user id ") != std::string::npos;
+    CHECK(names_user == (error == EACCES || error == EPERM));
+  }
+  disk.set_hook({});
+  const auto left = whole_steps();  // Reads all of them.
+  const format::StepId unread = step_id(std::stoull(step.substr(step.size() - 2)));
+  CHECK(std::ranges::find(left, unread) != left.end());
+  CHECK(left.size() == (is_newest && is_read_only_later ? 1 : 2));
+}
+
+TEST_CASE_METHOD(StorageFixture, "retention: a step saved again stays beside an unreadable one",
+                 "[unit][storage]") {
+  open();
+  must_save(step_id(10));
+  const std::string file = GENERATE("manifest.json", "rank-00001.safetensors");
+  disk.set_hook([&](std::string_view verb, const std::string& path) {
+    return path == "/scratch/job/step-000000010/" + file && verb != "status" ? EACCES : 0;
+  });
+  must_save(step_id(10, 2));
+  disk.set_hook({});
+  CHECK(whole_steps() == std::vector{step_id(10), step_id(10, 2)});
+}
+
 TEST_CASE_METHOD(StorageFixture, "retention: steps that a restore abandoned go first",
                  "[unit][storage]") {
   open();

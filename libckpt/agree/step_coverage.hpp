@@ -1,0 +1,32 @@
+// StepCoverage: which shards of a step can be had, from memory or from storage, and why others
+// cannot.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "agree/cluster_view.hpp"
+
+namespace ckpt::agree {
+
+struct Coverage {
+  std::uint32_t saved_by = 0;  // The number of ranks that made it.
+  bool is_of_others = false;   // Another one than the job's.
+  std::vector<Digest> digests;
+  std::vector<std::vector<std::string>> holders;
+  std::vector<std::uint32_t> missing;  // Ranks.
+  std::string damage;                  // The first damage of their files; empty: none.
+  bool is_unreadable = false;          // Nothing but failed reads is the reason: it may be good.
+  bool is_in_memory = true;
+  // Nodes that alone hold some rank's shard in memory; true: storage does not have it either.
+  std::map<std::string, bool> alone;
+};
+
+Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::StepId at);
+// A step that another number of ranks made counts while memory has all of it: its pieces are put
+// together anew. Without, there is what storage has of it, which the trainer reads.
+Coverage cover_of_others(const ClusterView& view, const ReportIndex::OfOthers& step);
+
+}  // namespace ckpt::agree

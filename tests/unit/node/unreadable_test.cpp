@@ -1,0 +1,142 @@
+// Goal:   a step on storage that may not be read, or cannot, is never passed over in silence, nor
+//         deleted, nor replaced; the job goes on without it only where somebody says so.
+// Method: engines, one after another, on one disk in memory, which refuses a directory or a file of
+//         the newest step.
+#include <nlohmann/json.hpp>
+
+#include "unit/node/two_steps.hpp"
+
+namespace ckpt::node {
+namespace {
+
+const std::string newest = "/scratch/job/step-000000002";
+
+struct Refusal {
+  Refusal() : disk(1) {
+    disk.put_directory("/scratch");
+    test::save_two_steps(disk);
+  }
+  void refuse(const std::string& file, int error) {
+    disk.set_hook([file, error](std::string_view verb, const std::string& path) {
+      const bool is_below = file.empty() && path.starts_with(newest + "/");
+      const bool is_directory = file.empty() && path == newest && verb == "list";
+      const bool is_file = !file.empty() && path == newest + "/" + file && verb != "status";
+      return is_below || is_directory || is_file ? error : 0;
+    });
+  }
+  test::MemoryDisk disk;
+};
+
+struct Trainer : test::OneRank {
+  explicit Trainer(Refusal& refusal) : OneRank(refusal.disk) {
+    request.save_storage_interval.steps = 1;
+    request.max_ckpt_num = 1;
+  }
+  // Of that step alone.
+  void ask(Step step) {
+    answer.reset();
+    REQUIRE(engine->call(session, control::AskRestore{1, step}));
+    REQUIRE(pass_until([this] { return answer.has_value(); }));
+  }
+  std::string degraded() const {
+    const auto status = nlohmann::json::parse(engine->status_json())["jobs"][0]["degraded"];
+    return status.is_null() ? "" : status.get<std::string>();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("unreadable: a restore refuses, and says what, why and what helps", "[unit][node]") {
+  Refusal refusal;
+  const std::string file = GENERATE("", "manifest.json", "rank-00000.safetensors");
+  const int error = GENERATE(EACCES, EPERM, EIO, ESTALE);
+  CAPTURE(file, error);
+  refusal.refuse(file, error);
+  const std::string before = refusal.disk.content(newest + "/rank-00000.safetensors");
+  {
+    Trainer trainer(refusal);
+    const auto restored = trainer.restore();
+    REQUIRE_FALSE(restored);
+    CHECK(restored.error().code() == Errc::io);
+    const std::string text = restored.error().message();
+    CAPTURE(text);
+    CHECK(text.find("step 2 on storage could not be read, and may be good") != std::string::npos);
+    CHECK(text.find("restore step 1 by its number") != std::string::npos);
+    CHECK(text.find(newest) != std::string::npos);
+    const bool names_user = text.find("as user id ") != std::string::npos;
+    CHECK(names_user == (error == EACCES || error == EPERM));
+  }
+  {
+    // Whoever names the older one gets it, and the newer one stays as it was.
+    Trainer trainer(refusal);
+    REQUIRE(trainer.attach());
+    trainer.ask(Step{1});
+    REQUIRE((trainer.answer->result ? "" : trainer.answer->result.error().message()) == "");
+    REQUIRE(trainer.answer->restored->step == Step{1});
+    for (const std::uint64_t step : {3, 4, 5}) {
+      REQUIRE(trainer.pass_until([&] { return !trainer.granted.empty(); }));
+      trainer.capture(Step{step});
+      REQUIRE(trainer.pass_until([&] { return trainer.durable == Step{step}; }));
+    }
+    CHECK(trainer.degraded().find("step-000000002 in /scratch/job cannot be read and is kept") !=
+          std::string::npos);
+    CHECK_FALSE(refusal.disk.exists("/scratch/job/step-000000001"));
+    CHECK_FALSE(refusal.disk.exists("/scratch/job/step-000000003"));
+    CHECK_FALSE(refusal.disk.exists("/scratch/job/step-000000004"));
+    CHECK(refusal.disk.exists("/scratch/job/step-000000005"));
+  }
+  CHECK(refusal.disk.content(newest + "/rank-00000.safetensors") == before);
+}
+
+TEST_CASE("unreadable: what may be read again is restored", "[unit][node]") {
+  Refusal refusal;
+  refusal.refuse(GENERATE("", "rank-00000.safetensors"), EACCES);
+  Trainer trainer(refusal);
+  REQUIRE_FALSE(trainer.restore());
+  refusal.disk.set_hook({});
+  trainer.answer.reset();
+  REQUIRE(trainer.engine->call(trainer.session, control::AskRestore{2, std::nullopt}));
+  REQUIRE(trainer.pass_until([&] { return trainer.answer.has_value(); }));
+  REQUIRE((trainer.answer->result ? "" : trainer.answer->result.error().message()) == "");
+  CHECK(trainer.answer->restored->step == Step{2});
+  CHECK_FALSE(trainer.is_wrong);
+}
+
+TEST_CASE("unreadable: nobody begins anew beside it", "[unit][node]") {
+  Refusal refusal;
+  refusal.disk.erase("/scratch/job/step-000000001");
+  refusal.refuse("", EACCES);
+  Trainer trainer(refusal);
+  const auto restored = trainer.restore();
+  REQUIRE_FALSE(restored);
+  CHECK(restored.error().code() == Errc::io);
+  CHECK(restored.error().message().find("start_fresh()") != std::string::npos);
+}
+
+TEST_CASE("damaged: the older step that is restored for it is not stored again, and it stays",
+          "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::save_two_steps(disk);
+  const std::string file = newest + "/rank-00000.safetensors";
+  disk.flip(file, disk.content(file).size() - 1, 2);
+  const std::string older = disk.content("/scratch/job/step-000000001/manifest.json");
+  test::OneRank trainer(disk);
+  trainer.request.save_storage_interval.steps = 1;
+  trainer.request.max_ckpt_num = 2;
+  REQUIRE(trainer.restore().value() == Step{1});
+  CHECK(trainer.answer->reason.find(format::repair_advice) != std::string::npos);
+  const auto store = [&](std::uint64_t step) {
+    REQUIRE(trainer.pass_until([&] { return !trainer.granted.empty(); }));
+    trainer.capture(Step{step});
+    REQUIRE(trainer.pass_until([&] { return trainer.durable == Step{step}; }));
+  };
+  store(3);
+  CHECK(disk.content("/scratch/job/step-000000001/manifest.json") == older);
+  CHECK(disk.exists(file));  // Until two newer ones are good.
+  store(4);
+  CHECK_FALSE(disk.exists(file));
+  CHECK(disk.exists("/scratch/job/step-000000003"));
+}
+
+}  // namespace ckpt::node
