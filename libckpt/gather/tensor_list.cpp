@@ -24,7 +24,8 @@ std::string_view take_number(std::string_view& text) {
   return digits;
 }
 
-// Less than 0, 0, more than 0.
+// Numbers in names are compared by their value: "layer.2" is before "layer.10". Returns less than
+// 0, 0, or more than 0.
 int compare(std::string_view one, std::string_view other) {
   while (!one.empty() && !other.empty()) {
     if (is_digit(one.front()) && is_digit(other.front())) {

@@ -10,8 +10,9 @@ namespace ckpt::node {
 
 namespace {
 
-// Of values that are spread like a bell: from the median distance to the standard deviation, and
-// from that of one value to that of the median of n, times the root of n.
+// Both are for a normal distribution. The first turns the median distance from the median into the
+// standard deviation. The second, divided by the root of n, turns that into the one of the median
+// of n values.
 constexpr double deviation_per_median_distance = 1.4826;
 constexpr double median_deviation = 1.2533;
 // Standard deviations that two medians must lie apart: one comparison in two thousand errs.

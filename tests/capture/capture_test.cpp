@@ -2,8 +2,7 @@
 //         which the GPU carries things out, and whatever fails: then it is reported, and the Slot
 //         is left alone from that moment.
 // Method: the trainer of capture_world.hpp, over many seeds; a wait that is forgotten at each
-// place;
-//         an error planted at each call of the driver, and at each copy.
+//         place; an error planted at each call of the driver, and at each copy.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <semaphore>
 
 #include "capture/capture_world.hpp"
+#include "capture/planted_failures.hpp"
 
 namespace ckpt::test {
 
@@ -82,49 +82,14 @@ TEST_CASE("capture: a wait that is forgotten is seen, whichever it is", "[unit][
 
 TEST_CASE("capture: an error at any call of the driver is reported, and no wrong byte is",
           "[unit][capture]") {
-  // Unknown: the call was refused. 700: an illegal address destroys the context. 2: no memory.
-  const int error = GENERATE(999, 700, 2);
-  WorldOptions options = options_of(7);
-  options.tensors = 12;  // One of each size.
-  std::uint64_t calls = 0;
-  {
-    CaptureWorld world(options);
-    REQUIRE(world.run(2));
-    calls = stand_in().counts().calls;
-  }
-  REQUIRE(calls > 100);
-  std::size_t reported = 0;
-  for (std::uint64_t call = 1; call <= calls; ++call) {
-    CaptureWorld world(options, call, error);
-    INFO("call " << call << ", error " << error << ": " << world.first_error());
-    INFO("at " << stand_in().failed_call());
-    if (!world.is_ready()) {
-      ++reported;
-      continue;
-    }
-    (void)world.run(3);
-    INFO("at " << stand_in().failed_call() << "\n" << world.findings());
-    REQUIRE(world.findings().empty());
-    REQUIRE(world.good() + world.failed() == 3);
-    if (world.failed() > 0) ++reported;
-    if (world.failed() > 0) REQUIRE_FALSE(world.first_error().empty());
-    // A refusal does not outlast its capture.
-    if (error == 999) REQUIRE(world.good() >= 1);
-  }
-  REQUIRE(reported > 10);
+  require_reports_of_failed_calls(options_of(7));
 }
 
 TEST_CASE("capture: a copy that fails on the GPU ends the captures, and not the trainer",
           "[unit][capture]") {
   for (const int error : {700, 214}) {
     for (std::uint64_t copy = 1; copy <= 60; copy += 7) {
-      CaptureWorld world(options_of(copy, fmt::format("fail_copy={} error={}", copy, error)));
-      (void)world.run(6);
-      INFO("copy " << copy << ": " << world.first_error() << world.findings());
-      REQUIRE(world.findings().empty());
-      REQUIRE(world.good() + world.failed() == 6);
-      REQUIRE(world.failed() >= 1);
-      REQUIRE(world.first_error().find("context is lost") != std::string::npos);
+      require_end_of_captures(options_of(copy, fmt::format("fail_copy={} error={}", copy, error)));
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <catch2/catch.hpp>
 
 #include "capture/capture_world.hpp"
+#include "capture/planted_failures.hpp"
 #include "device/cuda_gather_plan.hpp"
 #include "support/random_bytes.hpp"
 
@@ -192,45 +193,14 @@ TEST_CASE("gather: where the kernel cannot be had, the copy engine copies all", 
 
 TEST_CASE("gather: an error at any call of the driver is reported, and no wrong byte is",
           "[unit][capture]") {
-  const int error = GENERATE(999, 700, 2);
-  WorldOptions options = options_of(7);
-  options.tensors = 12;
-  std::uint64_t calls = 0;
-  {
-    CaptureWorld world(options);
-    REQUIRE(world.run(2));
-    calls = stand_in().counts().calls;
-  }
-  REQUIRE(calls > 100);
-  std::size_t reported = 0;
-  for (std::uint64_t call = 1; call <= calls; ++call) {
-    CaptureWorld world(options, call, error);
-    INFO("call " << call << ", error " << error << ": " << world.first_error());
-    if (!world.is_ready()) {
-      ++reported;
-      continue;
-    }
-    (void)world.run(3);
-    INFO("at " << stand_in().failed_call() << "\n" << world.findings());
-    REQUIRE(world.findings().empty());
-    REQUIRE(world.good() + world.failed() == 3);
-    if (world.failed() > 0) ++reported;
-    if (error == 999) REQUIRE(world.good() >= 1);
-  }
-  REQUIRE(reported > 10);
+  require_reports_of_failed_calls(options_of(7));
 }
 
 TEST_CASE("gather: a kernel that fails on the GPU ends the captures, and not the trainer",
           "[unit][capture]") {
   // The table, a launch and a copy of each of the six captures at least.
   for (std::uint64_t copy = 1; copy <= 13; copy += 2) {
-    CaptureWorld world(options_of(copy, fmt::format("fail_copy={} error=700", copy)));
-    (void)world.run(6);
-    INFO("copy " << copy << ": " << world.first_error() << world.findings());
-    REQUIRE(world.findings().empty());
-    REQUIRE(world.good() + world.failed() == 6);
-    REQUIRE(world.failed() >= 1);
-    REQUIRE(world.first_error().find("context is lost") != std::string::npos);
+    require_end_of_captures(options_of(copy, fmt::format("fail_copy={} error=700", copy)));
   }
 }
 

@@ -34,7 +34,8 @@ std::vector<float> numbers(float first) {
   return values;
 }
 
-// One rank that has saved "encoder.w", "head.w" and a blob, under another place for new ones.
+// One rank that has saved and published "encoder.w", "head.w" and a blob, and then removed the two
+// tensors, so that it can register others.
 struct Scene {
   Scene() {
     Log::set_level(LogLevel::error);
