@@ -332,7 +332,11 @@ asio::awaitable<void> JobStorage::run_read_catalog() {
 void JobStorage::note_damage(format::ShardId id, const Error& error) {
   log_warning("job={} step={} rank={} on storage is not used: {}", facts_.shape.job,
               number(id.at.step), id.rank, error.message());
-  damaged_.insert({id, error.code()});
+  // A sector that the disk cannot read any more is lost as one with wrong bytes is: nobody can
+  // allow it again, and a job that starts again at night is not to wait until somebody names an
+  // older step.
+  const bool is_lost = error.cause() == std::errc::io_error;
+  damaged_.insert({id, is_lost ? Errc::corruption : error.code()});
   life_.touch();
 }
 
