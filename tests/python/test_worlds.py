@@ -13,7 +13,8 @@ import subprocess
 
 import numpy
 import pytest
-from test_healing import daemon_of, flip_in_memory, free_port
+from test_healing import daemon_of, flip_in_memory
+from trainers import ports
 
 
 class Worlds:
@@ -63,8 +64,10 @@ class Nodes:
 
     def __init__(self, worlds, root, monkeypatch):
         self._worlds, self._root, self._monkeypatch = worlds, root, monkeypatch
-        self._addresses = {name: f"{name}@{host}:{free_port(host)}" for name, host in
-                           (("A", "127.0.0.2"), ("B", "127.0.0.3"))}  # fmt: skip
+        self._reserved = {name: ports.reserve() for name in "AB"}
+        hosts = {"A": "127.0.0.2", "B": "127.0.0.3"}
+        self._addresses = {name: f"{name}@{hosts[name]}:{port.getsockname()[1]}" for name, port in
+                           self._reserved.items()}  # fmt: skip
 
     def run(self, places, end, *words):
         nodes = ",".join(self._addresses[name] for name in sorted(set(places)))
@@ -76,6 +79,10 @@ class Nodes:
 
     def runtimes(self):
         return [path for path in self._root.iterdir() if path.is_dir()]
+
+    def close(self):
+        for port in self._reserved.values():
+            port.close()
 
 
 @pytest.fixture
@@ -93,6 +100,7 @@ def nodes(worlds, tmp_path, programs, monkeypatch):
     for runtime in nodes.runtimes():
         subprocess.run([programs / "ckpt", "stop", "--no-flush", "--runtime-dir", runtime],
                        capture_output=True, timeout=60, check=False)  # fmt: skip
+    nodes.close()
 
 
 def table(step):  # As in trainers/worlds.py.
