@@ -71,10 +71,8 @@ void add_daemon_commands(CLI::App& app, Commands& commands, Arguments& arguments
       "directory loses what it has in memory, and a step that some rank has not captured is lost\n"
       "too; both are reported. Meanwhile trainers get no more Slots. If storage fails or the\n"
       "deadline passes, the daemon keeps running, and the command prints the reason and exits\n"
-      "with 1; --no-flush ends it anyway. Returns when the process is gone. Exits with 1, too, if\n"
-      "nothing is left of a job: it had no step on storage, and lost what was in memory;\n"
-      "--no-flush asks for that. A trainer that still runs continues, and starts a new daemon. It\n"
-      "is no error if no daemon runs.\n\n"
+      "with 1; --no-flush ends it anyway. Returns when the process is gone. A trainer that still\n"
+      "runs continues, and starts a new daemon. It is no error if no daemon runs.\n\n"
       "Examples:\n  ckpt stop\n  ckpt stop --deadline 30s");
 
   command = subcommand(app, commands, arguments, "drop", "Free the memory of one job on this node",

@@ -31,10 +31,6 @@ void describe_end(Outcome& outcome, const Json& jobs, bool flush) {
                                    [](const Json& job) { return number_in(job, "lost") != "-"; });
   outcome.json["flushed"] = flush;
   outcome.json["jobs"] = jobs;
-  const bool is_gone = std::any_of(jobs.begin(), jobs.end(), [](const Json& job) {
-    return number_in(job, "lost") != "-" && number_in(job, "durable") == "-";
-  });
-  outcome.is_trouble = flush && is_gone;  // --no-flush asked for it.
   outcome.text = "The daemon has ended, without a flush.\n";
   if (flush) {
     outcome.text = is_lost ? "The daemon has ended, and flushed what could be flushed.\n"

@@ -22,6 +22,11 @@ const storage::Checkpoint* newest_living(const storage::Catalog& catalog) {
 
 namespace {
 
+// A file of ours that could not be read may be good.
+Errc verdict_of(const Error& error) {
+  return storage::is_unreadable(error.code()) ? error.code() : Errc::corruption;
+}
+
 void reject(storage::Catalog& catalog, std::string_view name, Errc code, std::string reason) {
   catalog.rejected.push_back({std::string(name), code, std::move(reason), false});
 }
@@ -62,7 +67,8 @@ void examine_timelines(Workplace& workplace, const storage::Site& site, format::
   }
   const auto timelines = workplace.run(storage::load_timelines(site, run));
   if (timelines) return;
-  reject(catalog, storage::timelines_name, Errc::corruption, timelines.error().message());
+  reject(catalog, storage::timelines_name, verdict_of(timelines.error()),
+         timelines.error().message());
 }
 
 // `latest` is a hint for people and other tools; a restore does not read it.
@@ -72,12 +78,15 @@ void examine_latest(Workplace& workplace, const storage::Site& site, storage::Ca
       workplace.run(site.files().read_small(site.at(storage::latest_name), bytes_max));
   if (!bytes) {
     if (bytes.error().code() == Errc::not_found) return;  // The first save may be running.
-    return reject(catalog, storage::latest_name, Errc::corruption, bytes.error().message());
+    return reject(catalog, storage::latest_name, verdict_of(bytes.error()),
+                  bytes.error().message());
   }
   std::string name(reinterpret_cast<const char*>(bytes->data()), bytes->size());
   const bool is_line = !name.empty() && name.back() == '\n';
   if (is_line) name.pop_back();
   const auto named = std::ranges::find(catalog.checkpoints, name, &storage::Checkpoint::name);
+  const auto unread = std::ranges::find(catalog.rejected, name, &storage::Rejected::name);
+  if (unread != catalog.rejected.end() && storage::is_unreadable(*unread)) return;  // It says so.
   if (!is_line || named == catalog.checkpoints.end()) {
     return reject(catalog, storage::latest_name, Errc::corruption,
                   fmt::format("it names \"{}\", which is no whole checkpoint here", name));

@@ -635,7 +635,8 @@ def test_a_killed_training_ends_bit_for_bit_as_one_that_was_left_alone(
     assert check_goes_on(training, expected, "own_memory", processes) == 5
     lose_memory(programs)
     made = training.start(processes, "2x2", "job", 10, directory).finish()
-    assert check_goes_on(training, expected, "storage", processes) in (4, 8)
+    # Step 5 where it was committed before step 4 was taken to storage: the newest one is taken.
+    assert check_goes_on(training, expected, "storage", processes) in (4, 5, 8)
     assert made == {step: expected[step] for step in made}
 
 

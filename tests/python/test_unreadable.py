@@ -81,5 +81,4 @@ def test_a_damaged_step_is_passed_over_with_a_warning_that_says_what_may_mend_it
     assert "restored 10" in told
     warning = next(line for line in told.splitlines() if " warning " in line)
     assert "step 20" in warning
-    assert "ckpt verify" in warning
-    assert "--repair --from" in warning
+    assert "`ckpt verify --repair STEP --from COPY` mends it" in warning

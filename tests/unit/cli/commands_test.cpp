@@ -604,7 +604,7 @@ TEST_CASE("cli: stop says what was in memory only", "[unit][cli]") {
     trainer.save(5, Level::committed);
     trainer.checkpointer.reset();  // Else it would start the next daemon.
     const Answer stopped = place.ckpt("stop" + place.runtime());
-    CHECK(stopped.code == 1);  // Nothing is left of the job.
+    CHECK(stopped.code == 0);  // A framework may have the job's checkpoints in folders of its own.
     CHECK_FALSE(Contains(stopped.out)("has flushed what it held"));
     CHECK(
         Contains(stopped.out)("step 5 was in memory only, and is lost (the job has no directory)"));
