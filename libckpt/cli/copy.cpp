@@ -10,6 +10,7 @@
 #include "cli/memory_copy.hpp"
 #include "cli/same_place.hpp"
 #include "cli/signal_watch.hpp"
+#include "cli/storage_read.hpp"
 #include "cli/stored_step.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
@@ -17,7 +18,6 @@
 #include "storage/copy.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/run_directory.hpp"
-#include "storage/search.hpp"
 
 namespace ckpt::cli {
 
@@ -53,21 +53,6 @@ Status check_places(const CopyOptions& given, const std::string& run) {
   if (!is_same_place(run, given.to)) return {};
   return fail(Errc::invalid_argument,
               fmt::format("copy {} to {}: it lies there already", given.from, given.to));
-}
-
-// A run that lies above others hides them from every command that takes a parent of runs.
-Status refuse_above_runs(Workplace& workplace, const CopyOptions& given) {
-  const storage::Site target(workplace.files(), workplace.clock(), given.to);
-  const auto marker = workplace.run(storage::read_run_marker(target));
-  if (marker || marker.error().code() != Errc::not_found) return {};  // The copy says the rest.
-  const auto found =
-      workplace.run(storage::find_runs(workplace.files(), workplace.clock(), given.to));
-  if (!found || found->runs.empty() || found->runs.front().name.empty()) return {};
-  const std::string& below = found->runs.front().name;
-  return fail(Errc::invalid_argument,
-              fmt::format("copy {} to {}: other runs lie below it ({}), and a run there would hide "
-                          "them; name a directory of its own, such as {}",
-                          given.from, given.to, below, os::join(given.to, "run")));
 }
 
 bool is_packed(const format::Manifest& manifest) {
@@ -194,7 +179,7 @@ Result<Outcome> copy(const CopyOptions& given) {
   CKPT_CHECK(refuse_two_places(given.to, "copy to"));
   CKPT_CHECK(check_places(given, {}));
   Workplace workplace;
-  CKPT_CHECK(refuse_above_runs(workplace, given));
+  CKPT_CHECK(refuse_above_runs(workplace, "copy " + given.from, given.to));
   return use_stored_step(workplace, given.from, given.runtime_dir, [&](const auto& step) {
     return step->memory ? copy_memory(workplace, step, given) : copy_step(workplace, step, given);
   });

@@ -10,6 +10,7 @@
 #include "cli/import_write.hpp"
 #include "cli/memory_step.hpp"
 #include "cli/signal_watch.hpp"
+#include "cli/storage_read.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
 #include "cli/workplace.hpp"
@@ -83,6 +84,7 @@ Result<Outcome> import_tensors(const ImportOptions& given) {
   CKPT_CHECK(refuse_two_places(given.to, "import to"));
   CKPT_TRY(const std::string job, job_of(given));
   Workplace workplace;
+  CKPT_CHECK(refuse_above_runs(workplace, "import", given.to));
   CKPT_TRY(const std::shared_ptr<ImportSource> source,
            workplace.run(open_import(workplace.files(), given.from, given.prefix)));
   std::uint64_t bytes = 0;

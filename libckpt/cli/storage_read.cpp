@@ -158,6 +158,19 @@ Result<std::vector<std::string>> runs_at(Workplace& workplace, const std::string
   return runs;
 }
 
+Status refuse_above_runs(Workplace& workplace, const std::string& what, const std::string& to) {
+  const storage::Site target(workplace.files(), workplace.clock(), to);
+  const auto marker = workplace.run(storage::read_run_marker(target));
+  if (marker || marker.error().code() != Errc::not_found) return {};  // What follows says the rest.
+  const auto found = workplace.run(storage::find_runs(workplace.files(), workplace.clock(), to));
+  if (!found || found->runs.empty() || found->runs.front().name.empty()) return {};
+  return fail(
+      Errc::invalid_argument,
+      fmt::format("{} to {}: other runs lie below it ({}), and a run there would hide them; "
+                  "name a directory of its own, such as {}",
+                  what, to, found->runs.front().name, os::join(to, "run")));
+}
+
 Json to_json(const std::vector<storage::Rejected>& rejected) {
   Json list = Json::array();
   for (const storage::Rejected& each : rejected) {

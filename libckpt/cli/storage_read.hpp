@@ -20,6 +20,10 @@ Result<storage::Catalog> read_directory(Workplace& workplace, const std::string&
 // server that does not answer).
 Result<std::vector<std::string>> runs_at(Workplace& workplace, const std::string& directory);
 
+// Refuses to make a run above others, which it would hide from every command that takes a parent of
+// runs. `what`: the attempt, for the error.
+Status refuse_above_runs(Workplace& workplace, const std::string& what, const std::string& to);
+
 // The checkpoint that a restore takes; none: restores to older steps have abandoned all.
 const storage::Checkpoint* newest_living(const storage::Catalog& catalog);
 

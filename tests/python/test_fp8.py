@@ -102,7 +102,8 @@ def test_dcp_saves_it_to_memory_and_to_a_folder(runtime, tmp_path):
     import libckpt.dcp
 
     model, storage = Quantized(), libckpt.dcp.Storage("job")
-    for checkpoint_id in ("ckpt://job/step-1", str(tmp_path / "folder")):
+    in_memory = "ckpt://job/step-1"
+    for checkpoint_id in (in_memory, str(tmp_path / "folder")):
         dcp.save(model.state_dict(), storage_writer=storage, checkpoint_id=checkpoint_id)
         found = Quantized(fill=False).state_dict()
         dcp.load(found, storage_reader=storage, checkpoint_id=checkpoint_id)
@@ -110,6 +111,7 @@ def test_dcp_saves_it_to_memory_and_to_a_folder(runtime, tmp_path):
     stock = Quantized(fill=False).state_dict()
     dcp.load(stock, checkpoint_id=str(tmp_path / "folder"))
     assert bits({name: stock[name] for name in model.fp8()}) == bits(model.fp8())
+    storage.session(in_memory).abandon()  # Another test's job has its name.
     storage.close()
     assert sorted(os.listdir(tmp_path / "folder")) == [".metadata", "__0_0.distcp"]
 

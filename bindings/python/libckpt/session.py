@@ -243,8 +243,7 @@ class Session:
         if not self._is_out_of_reach() and not self.is_closed:
             with contextlib.suppress(errors.CheckpointError):
                 daemon = json.loads(self._client.status() or "null")
-        # Counted after the answer: what the daemon sent before it, such as levels, has come.
-        return self.counts() | {"daemon": daemon}
+        return self.counts() | {"daemon": daemon}  # With the levels that came before its answer.
 
     def counts(self):
         """The newest step of each level, saves, skips, failures; asks nobody and never waits."""

@@ -115,6 +115,13 @@ TEST_CASE("cli places: a run inside a run is listed and verified, and not made",
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code() == Errc::invalid_argument);
   CHECK_THAT(refused.error().text(), Contains("other runs lie below it (far)"));
+  ImportOptions imported;
+  imported.from = {run.far + "/step-000000002/rank-00000.safetensors"};
+  imported.to = above.to;
+  imported.json = true;
+  const auto unmade = import_tensors(imported);
+  REQUIRE_FALSE(unmade);
+  CHECK_THAT(unmade.error().text(), Contains("other runs lie below it (far)"));
 }
 
 TEST_CASE("cli places: ls of one checkpoint shows it", "[unit][cli]") {

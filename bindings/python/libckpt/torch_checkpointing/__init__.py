@@ -29,7 +29,7 @@ from libckpt import errors
 from libckpt.adapters.torch import _file_sets
 from libckpt.core import _settings
 from libckpt.core.files import _publish_queue
-from libckpt.core.files._work import files_of
+from libckpt.core.files._disk import files_of
 
 __all__ = ["Storage", "StorageConfig"]
 
