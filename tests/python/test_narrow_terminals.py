@@ -70,5 +70,7 @@ def test_other_commands_fit_too(stored, lines, monkeypatch):
     monkeypatch.chdir(stored)
     for arguments in (["inspect", "."], ["verify", "."], ["gc", ".", "--keep", "2", "--dry-run"]):
         told = [line for line in lines(80, *arguments) if JOB not in line]
+        if arguments[0] == "gc":  # Its table; a sentence is folded on terminals alone.
+            told = [line for line in told if line.startswith(("NAME", "step-"))]
         assert len(told) > 1
         assert max(map(len, told)) <= 80
