@@ -67,8 +67,8 @@ Status refuse_older_than_unreadable(const std::string& path, const Catalog& cata
     const auto parsed = parse_step_directory(rejected.name);
     if (!is_unreadable(rejected) || !parsed || parsed->step <= newest) continue;
     return fail(Errc::io,
-                fmt::format("look for a checkpoint in {}: {} is newer than all others, could not "
-                            "be read, and may be good: mend that, or name the checkpoint that you "
+                fmt::format("look for a checkpoint in {}: {} is newer than all that could be "
+                            "read, and may be good: mend that, or name the checkpoint that you "
                             "want instead: {}",
                             path, rejected.name, rejected.reason));
   }
