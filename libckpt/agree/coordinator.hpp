@@ -143,7 +143,7 @@ class Coordinator {
   bool is_asked_again_ = false;           // The pending Start is for the step of the one before.
   Time attempted_at_{};                   // When the Start last changed.
   std::optional<Time> flush_not_before_;
-  std::set<std::uint64_t> sessions_;  // Of the trainers that were there at the last look.
+  std::set<std::uint64_t> sessions_;  // The trainers at the last look.
   std::string flush_trouble_;    // Why the newest flush failed, until one succeeds; for people.
   std::string foreign_trouble_;  // Another writer in the directory; for people.
   Duration flush_backoff_;

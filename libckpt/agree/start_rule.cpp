@@ -170,7 +170,7 @@ StartDecision try_again(const ClusterView& view, const StartState& state, Start 
   if (start.attempt < start_attempts_max) {
     ++start.attempt;
     decision = begin_restore(view, state, std::move(start), ranks);
-    // Of a step that another number of ranks saved, the other shards are still there.
+    // A step that another number of ranks saved still has its other shards.
     const bool is_of_others_without_storage =
         decision.next && decision.next->outcome == StartOutcome::failed(Errc::unsupported) &&
         is_nothing_stored(view, state.history);

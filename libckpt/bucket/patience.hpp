@@ -18,7 +18,7 @@ inline constexpr double silence_named_every_seconds = 60;
 struct Patience {
   // Until the server has answered once. A person who mistyped an endpoint waits for nothing.
   int first_tries_max = tries_max;
-  LogLevel silence_level = LogLevel::info;  // Of the line that names a silent server.
+  LogLevel silence_level = LogLevel::info;  // The line that names a silent server has it.
   std::function<bool()> is_interrupted;     // Then nothing is tried again. Empty: never.
 };
 

@@ -3,8 +3,8 @@
 //      somebody else's.
 //   2. The daemon of this node is asked whether it works in the directory. If so, attempts are its
 //      own business; published checkpoints may go at any time, since their removal is atomic.
-//   3. The surplus is chosen as a daemon would choose it. What the job keeps by its own options,
-//      keep_every and keep_best, it has recorded; options of the command count instead.
+//   3. The surplus is chosen as a daemon would choose it. The job has recorded its own keep_every
+//      and keep_best; options of the command count instead.
 //   4. One of the checkpoints that stay is read as a whole: damage must not make the last good one
 //      go.
 //      A dry run ends here, so that it promises nothing else.

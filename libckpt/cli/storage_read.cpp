@@ -161,7 +161,7 @@ Result<std::vector<std::string>> runs_at(Workplace& workplace, const std::string
 Status refuse_above_runs(Workplace& workplace, const std::string& what, const std::string& to) {
   const storage::Site target(workplace.files(), workplace.clock(), to);
   const auto marker = workplace.run(storage::read_run_marker(target));
-  if (marker || marker.error().code() != Errc::not_found) return {};  // What follows says the rest.
+  if (marker || marker.error().code() != Errc::not_found) return {};  // The caller reads it, too.
   const auto found = workplace.run(storage::find_runs(workplace.files(), workplace.clock(), to));
   if (!found || found->runs.empty() || found->runs.front().name.empty()) return {};
   return fail(

@@ -76,21 +76,17 @@ void add_gc(CLI::App& app, Commands& commands, Arguments& arguments) {
   command->add_flag("--dry-run", arguments.dry_run, "Only show what would be removed");
   add_runtime_dir(command, arguments);
   command->footer(
-      "Without --keep no checkpoint is removed. What the job keeps by its own keep_every and\n"
-      "keep_best stays, too: it records both in .libckpt/retention.json when it saves. "
-      "--keep-every\n"
-      "and --keep-best count instead where they are given. A job of an older version has recorded\n"
-      "nothing, and the command says so.\n\n"
-      "An attempt is a hidden directory of a save or a\n"
-      "removal; it counts as left when nothing in it has changed for an hour, and no daemon of\n"
-      "this node works in DIR. In a bucket it is the objects and uploads of a save, and an upload\n"
-      "counts for a day. Before a checkpoint goes, the newest of those that stay is read as\n"
-      "a whole; if none of them is whole, nothing is removed. --dry-run reads it, too, and fails "
-      "where\n"
-      "the removal would. Files that libckpt did not make "
-      "stay\n"
-      "as they are. Each removal is logged in .libckpt/log.jsonl first. May run beside a "
-      "training.\n\n"
+      "Without --keep no checkpoint is removed. The job's own keep_every and keep_best hold:\n"
+      "it records both in .libckpt/retention.json when it saves. --keep-every and --keep-best\n"
+      "count instead where they are given. A job of an older version has recorded nothing, and\n"
+      "the command says so.\n\n"
+      "An attempt is a hidden directory of a save or a removal; it counts as left when nothing\n"
+      "in it has changed for an hour, and no daemon of this node works in DIR. In a bucket it\n"
+      "is the objects and uploads of a save, and an upload counts for a day.\n\n"
+      "Before a checkpoint goes, the newest of those that stay is read as a whole; if none of\n"
+      "them is whole, nothing is removed. --dry-run reads it, too, and fails where the removal\n"
+      "would. Files that libckpt did not make stay as they are. Each removal is logged in\n"
+      ".libckpt/log.jsonl first. May run beside a training.\n\n"
       "Examples:\n  ckpt gc /ckpt/gpt2 --keep 3 --dry-run\n"
       "  ckpt gc /ckpt/gpt2 --keep 1 --keep-best 2 --best-metric loss");
 }

@@ -265,10 +265,11 @@ void Sessions::settle_closing(const Rank& rank, const std::function<std::string(
     send_levels(*session);  // The trainer hears of the flush before the end.
     closed.emplace();
   } else if (is_settled && storage_.failures().are_refusals()) {  // Waiting would not help.
-    closed = fail(Errc::unavailable,
-                  fmt::format("close job {} rank {}: {}; the daemon goes on "
-                              "with it",
-                              facts_.shape.job, rank.rank, storage_.failures().newest()));
+    closed = fail(
+        Errc::unavailable,
+        fmt::format("close job {} rank {}: {}; the daemon has these steps in memory "
+                    "alone, and `ckpt cp memory:{} PLACE` saves the newest elsewhere",
+                    facts_.shape.job, rank.rank, storage_.failures().newest(), facts_.shape.job));
   } else if (facts_.clock().now() >= *session->close_deadline) {
     const std::string trouble = degraded();
     closed =

@@ -75,7 +75,7 @@ class StorageConfig(LocalFileSystemStorageConfig):
 
 
 class Storage(LocalFileSystemStorage):
-    """What is saved to DIRECTORY/NAME is captured; everything else is the local file system's."""
+    """Captures files of DIRECTORY/NAME; the local file system has all others."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -100,7 +100,7 @@ class Storage(LocalFileSystemStorage):
         set_, file = self._part_of(path)
         if set_ is None:
             return super().get_write_stream(path, data)
-        set_.objects[file] = data  # What stock torch.save is about to write to the stream.
+        set_.objects[file] = data  # Stock torch.save is about to write it to the stream.
         return _Nowhere()
 
     def stream_write(self, path):
@@ -129,7 +129,7 @@ class Storage(LocalFileSystemStorage):
         return super().exists(path)
 
     def rename(self, src_path, dst_path, is_directory=False, background_cleanup=False):
-        """Of a set: it is on its way, and comes when all ranks' parts are on storage."""
+        """A set needs none: its folder appears when all ranks' parts are on storage."""
         name = self._name_of(src_path)
         if name in self._sets.begun and name == self._below(dst_path):
             # A manager computes it once, and refuses objects that it does not hold for; a
@@ -202,7 +202,7 @@ class _Sets:
         part.commit()
 
     def await_folder(self, path):
-        """Of a set that was captured here. Rank 0 publishes it, perhaps a little later."""
+        """Waits for the folder of a captured set, which rank 0 publishes a little later."""
         ends = time.monotonic() + OTHERS_DEADLINE
         with contextlib.suppress(errors.CheckpointError):  # The log has it; there is no folder.
             _publish_queue.settle(wait=True)
