@@ -44,16 +44,22 @@ CallTimes time_calls(GpuTrainer& trainer, GpuState& state, const CallLimits& lim
 
 }  // namespace
 
+bool has_gap(GpuTrainer& trainer, ckpt::GpuGap gap) {
+  if (gap != ckpt::GpuGap::write_value) return true;
+  std::byte* const word = trainer.allocate(sizeof(std::uint32_t));
+  const CUresult result = trainer.driver().write_value(stream_of(trainer), on_gpu(word), 0,
+                                                       CU_STREAM_WRITE_VALUE_DEFAULT);
+  trainer.free(word);
+  if (result != CUDA_ERROR_NOT_SUPPORTED) return true;
+  fmt::print("gpu: gpu_gap=write_value skipped: the driver of this GPU does not support it\n");
+  return false;
+}
+
 // Which gap between batches lets the trainer's own copies through best.
 void measure_gaps(Harness& harness, GpuTrainer& trainer) {
   constexpr int calls = 20;
-  constexpr std::pair<ckpt::GpuGap, const char*> gaps[] = {
-      {ckpt::GpuGap::none, "none"},
-      {ckpt::GpuGap::memset, "memset"},
-      {ckpt::GpuGap::write_value, "write_value"},
-      {ckpt::GpuGap::copy, "copy"},
-  };
   for (const auto& [gap, name] : gaps) {
+    if (!has_gap(trainer, gap)) continue;
     ckpt::device::GpuOptions options;
     options.gap = gap;
     GpuState state(trainer, sizes_like_a_model(harness.bytes()), options);

@@ -135,11 +135,13 @@ void measure_restore(Harness& harness, GpuTrainer& trainer) {
   state.end();
   const auto record = state.record();
   const auto plan = must(ckpt::snapshot::plan_restore(record, state.targets));
+  // As a trainer has them.
+  ckpt::device::CopyThreads threads(ckpt::snapshot::restore_threads(ckpt::Options{}.copy_threads));
   const auto restore = [&] {
     return rate(static_cast<double>(state.bytes), [&] {
       must(ckpt::snapshot::restore_tensors(
           record, state.slot->bytes(), plan,
-          {state.devices, state.threads(), steady_clock::now() + std::chrono::minutes(1)}));
+          {state.devices, threads, steady_clock::now() + std::chrono::minutes(1)}));
     });
   };
   Raw raw(trainer, state.pins(), std::min<std::size_t>(GiB, harness.bytes()));

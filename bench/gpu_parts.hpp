@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/units.hpp"
@@ -52,6 +53,15 @@ std::vector<std::size_t> sizes_of_many(std::size_t bytes, std::size_t count);
 // 30 GB, the size that the bars name: thirty times the requested size, if there is room on the GPU
 // and, for the Slot, on the host beside everything else.
 std::size_t large_bytes(const Harness& harness, const ckpt::test::GpuTrainer& trainer);
+
+inline constexpr std::pair<ckpt::GpuGap, const char*> gaps[] = {
+    {ckpt::GpuGap::none, "none"},
+    {ckpt::GpuGap::memset, "memset"},
+    {ckpt::GpuGap::write_value, "write_value"},
+    {ckpt::GpuGap::copy, "copy"},
+};
+// Otherwise libckpt would take another one in its place; says so.
+bool has_gap(ckpt::test::GpuTrainer& trainer, ckpt::GpuGap gap);
 
 // SmallCopies: 4 bytes to the host, one after the other, as a trainer copies its loss.
 class SmallCopies {

@@ -15,13 +15,6 @@ using std::chrono::steady_clock;
 
 namespace {
 
-constexpr std::pair<GpuGap, const char*> gaps[] = {
-    {GpuGap::none, "none"},
-    {GpuGap::memset, "memset"},
-    {GpuGap::write_value, "write_value"},
-    {GpuGap::copy, "copy"},
-};
-
 struct Shape {
   std::size_t bytes = 0;
   ckpt::device::GpuOptions options = as_in_a_trainer();
@@ -181,6 +174,7 @@ void measure_steps(Harness& harness, GpuTrainer& trainer) {
 void measure_overlap(Harness& harness, GpuTrainer& trainer) {
   if (!connections().empty()) harness.add_condition(connections());
   for (const auto& [gap, name] : gaps) {
+    if (!has_gap(trainer, gap)) continue;
     Shape shape;
     shape.options.gap = gap;
     measure_shape(harness, trainer, shape, name);

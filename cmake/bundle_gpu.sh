@@ -5,8 +5,9 @@
 #   ./gpu.sh [both | suite | bench | torch | example] [--budget SECONDS] [--results DIRECTORY]
 #            [options of the benchmark]
 #
-# both (the default) is all of them: the tests, the G bars, PyTorch's own saves beside ours (if
-# python3 has torch), and the CUDA example, built by this machine's nvcc, killed and restarted.
+# both (the default) is all of them: the tests, the G bars, trainings of PyTorch and JAX that are
+# killed and go on, PyTorch's own saves beside ours (if python3 has torch), and the CUDA example,
+# built by this machine's nvcc, killed and restarted.
 # Each test and each part of the benchmark is a process of its own with a time limit. Each result
 # is written down at once, in results/: summary.txt, figures.jsonl, log.txt. So a hang, a crash or
 # the end of the budget (560 s) loses nothing that came before. Without a GPU it says what is
@@ -23,7 +24,7 @@ while [ $# -gt 0 ]; do
     both | suite | bench | torch | example) what=$1 ;;
     --budget) budget=${2:?--budget wants seconds}; shift ;;
     --results) results=${2:?--results wants a directory}; shift ;;
-    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$root/gpu.sh"; exit 0 ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$root/gpu.sh"; exit 0 ;;
     *) options+=("$1") ;;
   esac
   shift
@@ -97,10 +98,13 @@ run_bench() {
 # Against what people use, where they have it: a torch of their own, and our package from here.
 run_torch() {
   if [ ! -e /dev/nvidiactl ]; then
-    skip "gpu_torch (G7): this machine has no NVIDIA device"
+    skip "trainings of PyTorch, and gpu_torch (G7): this machine has no NVIDIA device"
   elif ! PYTHONPATH=$root/python python3 -c 'import torch, libckpt' 2>>"$log"; then
-    skip "gpu_torch (G7): python3 has no torch, or none that this bundle has libckpt for"
+    skip "trainings of PyTorch, and gpu_torch (G7): python3 has no torch, or none that this" \
+      "bundle has libckpt for"
   else
+    run "trainings of PyTorch and JAX are killed, and go on to the same weights" 240 \
+      env PYTHONPATH="$root/python" python3 tests/torch_suite.py
     run "bench torch (G7)" 120 env PYTHONPATH="$root/python" \
       python3 bench/gpu_torch_bench.py "${options[@]}" --results "$figures"
   fi

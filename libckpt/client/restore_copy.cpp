@@ -53,8 +53,9 @@ Status RestoreCopy::copy(const format::ShardRecord& record, std::span<const std:
   // The copy is slower from memory that is not pinned yet.
   if (devices.has_gpus()) (void)devices.pins()->wait_settled(deadline);
   const auto copied = [&teller](std::uint64_t bytes) { teller.done(bytes); };
+  device::CopyThreads threads(snapshot::restore_threads(devices.threads().count()));
   return snapshot::restore_tensors(record, slot, plan,
-                                   {devices.devices(), devices.threads(), deadline, copied});
+                                   {devices.devices(), threads, deadline, copied});
 }
 
 }  // namespace ckpt::client

@@ -1,6 +1,7 @@
 #include "device/copy_threads.hpp"
 
 #include <algorithm>
+#include <system_error>
 
 #include "base/assert.hpp"
 #include "os/thread_settings.hpp"
@@ -17,7 +18,14 @@ CopyThreads::CopyThreads(std::uint32_t count) {
   CKPT_ASSERT(count <= threads_max);
   const os::SignalsBlocked blocked;
   threads_.reserve(count);
-  for (std::uint32_t i = 0; i < count; ++i) threads_.emplace_back([this] { run(); });
+  for (std::uint32_t i = 0; i < count; ++i) {
+    try {
+      threads_.emplace_back([this] { run(); });
+    } catch (const std::system_error&) {
+      if (threads_.empty()) throw;
+      return;  // A limit on threads: fewer do the work.
+    }
+  }
 }
 
 CopyThreads::~CopyThreads() {

@@ -44,7 +44,7 @@ struct BatchLimits {
   std::size_t copies = 1024;       // Each costs the driver about 2 microseconds.
   // Memory is registered with the driver in pieces of this size, counted from its first byte: one
   // larger call would hold the driver's lock for long. No copy may cross the border of two pieces.
-  std::uint64_t pin_piece_bytes = 1 * GiB;
+  std::uint64_t pin_piece_bytes = 256 * MiB;
 };
 
 // A stream takes about a thousand launches that have not begun; one more blocks the thread that

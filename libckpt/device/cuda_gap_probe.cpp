@@ -101,7 +101,7 @@ Status GapProbe::open() {
 
 Status GapProbe::queue_batches(GpuGap gap) {
   for (int batch = 0; batch < batches; ++batch) {
-    if (batch > 0) CKPT_CHECK(queue_.queue_gap(gap));
+    if (batch > 0) CKPT_CHECK(driver_.check(queue_.try_gap(gap), "queue a gap"));
     CKPT_CHECK(
         driver_.check(driver_.copy_to_host(target_, source_, batch_bytes, queue_.stream), "copy"));
   }
@@ -182,6 +182,8 @@ Result<std::vector<GapFigures>> GapProbe::measure() {
   std::vector<GapFigures> measured;
   CKPT_CHECK(count_kernels());
   for (const GpuGap gap : gaps) {
+    is_drained_ = false;
+    if (queue_.try_gap(gap) == CUDA_ERROR_NOT_SUPPORTED) continue;
     std::array<GapFigures, rounds> of_gap;
     for (GapFigures& one : of_gap) {
       CKPT_TRY(one, measure_once(gap));

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "base/assert.hpp"
+#include "base/log.hpp"
+#include "device/gap_choice.hpp"
 
 namespace ckpt::device {
 
@@ -66,22 +68,29 @@ Status CudaQueue::find_batch_copy(CUdevice device) {
   return gather.load(stream, takes_host_pointers != 0);
 }
 
-Status CudaQueue::queue_gap(GpuGap gap) {
+CUresult CudaQueue::try_gap(GpuGap gap) {
   // This runs on another engine. Without it, two copies in a row on one stream run as one block.
-  CUresult result = CUDA_SUCCESS;
   switch (gap) {
     case GpuGap::automatic:
     case GpuGap::none:
       break;
     case GpuGap::memset:
-      result = driver.set_words(gap_word_, 0, 1, stream);
-      break;
+      return driver.set_words(gap_word_, 0, 1, stream);
     case GpuGap::write_value:
-      result = driver.write_value(stream, gap_word_, 0, CU_STREAM_WRITE_VALUE_DEFAULT);
-      break;
+      return driver.write_value(stream, gap_word_, 0, CU_STREAM_WRITE_VALUE_DEFAULT);
     case GpuGap::copy:
-      result = driver.copy_to_device(gap_word_, &gap_source, sizeof(gap_source), stream);
-      break;
+      return driver.copy_to_device(gap_word_, &gap_source, sizeof(gap_source), stream);
+  }
+  return CUDA_SUCCESS;
+}
+
+Status CudaQueue::queue_gap() {
+  CUresult result = try_gap(gap_);
+  if (result == CUDA_ERROR_NOT_SUPPORTED && gap_ != GpuGap::memset) {
+    log_info("gpu_gap={} is not supported by the driver of this GPU: memset takes its place",
+             name_of(gap_));
+    gap_ = GpuGap::memset;
+    result = try_gap(gap_);
   }
   return driver.check(result, "queue a gap between batches");
 }

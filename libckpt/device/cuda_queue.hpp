@@ -56,9 +56,12 @@ class CudaQueue {
   // Checks, with the lock, whether the trainer has destroyed the context, and sets `lost` if so: no
   // handle may be used then.
   bool has_context();
-  // Queues a short gap between two batches, in which the copy engine serves other streams.
-  Status queue_gap() { return queue_gap(gap_); }
-  Status queue_gap(GpuGap gap);
+  // Queues a short gap between two batches, in which the copy engine serves other streams. A kind
+  // of gap that the driver does not have gives way to one that each has.
+  Status queue_gap();
+  // The same with another kind. Virtual machines lack some, and nothing but the call tells which:
+  // CUDA_ERROR_NOT_SUPPORTED.
+  CUresult try_gap(GpuGap gap);
   GpuGap gap() const { return gap_; }
   void set_gap(GpuGap gap) { gap_ = gap; }  // Before the first run.
   // Grows each half of the ring to at least this size. No half may be in use. Errors: exhausted.

@@ -25,7 +25,7 @@ struct GpuOptions {
   GpuGather gather = GpuGather::off;  // Whether a kernel copies small tensors.
   std::string gap_cache;  // Keeps what GpuGap::automatic has measured; empty: nothing does.
   // Of one registration; see cuda_batches.hpp.
-  std::uint64_t pin_piece_bytes = 1 * GiB;
+  std::uint64_t pin_piece_bytes = 256 * MiB;
   // Asks the driver to prefer ways of copying that leave the GPU's cores alone.
   bool prefers_overlap = false;
 };

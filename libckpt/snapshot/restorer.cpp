@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -9,6 +10,7 @@
 
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
+#include "os/cores.hpp"
 
 namespace ckpt::snapshot {
 
@@ -109,6 +111,13 @@ Status check_shared(const format::ShardRecord& record, std::span<const std::byte
 }
 
 }  // namespace
+
+std::uint32_t restore_threads(std::uint32_t copy_threads) {
+  constexpr std::size_t threads_max = 8;
+  const auto cores = os::cores_of(0);
+  const std::size_t wanted = cores ? std::min(cores->count(), threads_max) : 1;
+  return std::max(copy_threads, static_cast<std::uint32_t>(wanted));
+}
 
 Status restore_tensors(const format::ShardRecord& record, std::span<const std::byte> slot,
                        const RestorePlan& plan, const RestoreMeans& means) {

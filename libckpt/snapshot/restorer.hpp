@@ -57,6 +57,11 @@ enum class Wanted : std::uint8_t { all_tensors, some_tensors };
 Result<RestorePlan> plan_restore(const format::ShardRecord& record, std::span<const Target> targets,
                                  Wanted wanted = Wanted::all_tensors);
 
+// How many CopyThreads suit a restore: nothing trains meanwhile, and one core checks a third of
+// what a link of PCIe 5 takes at most. So as many as this process has cores, within bounds, and no
+// fewer than it has for captures.
+std::uint32_t restore_threads(std::uint32_t copy_threads);
+
 struct RestoreMeans {
   std::span<device::Device* const> devices;  // Indexed by Target::device.
   device::CopyThreads& threads;

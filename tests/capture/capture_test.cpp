@@ -197,6 +197,15 @@ TEST_CASE("capture: the gap between batches is what was chosen", "[unit][capture
   REQUIRE(stand_in().violations() == std::string());
 }
 
+TEST_CASE("capture: a gap that the driver does not have gives way to a memset", "[unit][capture]") {
+  LongRun subject(0, "refuses_values=1", GpuGap::write_value);
+  REQUIRE(subject.run->start({subject.slot, subject.trainer.stream(), true}));
+  REQUIRE(subject.wait_without_hurry());
+  REQUIRE(subject.is_good);
+  REQUIRE(stand_in().counts().words_set == gaps);
+  REQUIRE(stand_in().violations() == std::string());
+}
+
 TEST_CASE("capture: a gap goes before the kernels that the trainer has launched",
           "[unit][capture]") {
   // With CUDA_DEVICE_MAX_CONNECTIONS=1 a kernel without priority waits for all of them.

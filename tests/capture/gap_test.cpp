@@ -134,6 +134,18 @@ TEST_CASE("gap: it is measured once, and leaves nothing behind", "[unit][capture
   REQUIRE(os::read_file(cache, 4096).value().find("connections 1\t") != std::string::npos);
 }
 
+TEST_CASE("gap: one that the driver does not have is left out", "[unit][capture]") {
+  const TemporaryDirectory directory;
+  const std::string cache = directory.path() / "gpu-gaps";
+  const FirstUse first("seed=5 refuses_values=1", cache);
+  REQUIRE(first.is_open);
+  REQUIRE(stand_in().violations() == std::string());
+  // The others are measured, and one of them is chosen.
+  const std::string text = os::read_file(cache, 4096).value();
+  REQUIRE(text.starts_with("stand-in 0, driver 13000, connections default\t"));
+  REQUIRE(text.find("write_value") == std::string::npos);
+}
+
 TEST_CASE("gap: an error at any call costs the measurement, and not the captures",
           "[unit][capture]") {
   const TemporaryDirectory directory;

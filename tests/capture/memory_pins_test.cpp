@@ -87,8 +87,8 @@ TEST_CASE("pins: a Slot of gigabytes is registered piece by piece", "[unit][devi
   // The stand-in takes no more than a GiB in one call, and other calls wait meanwhile.
   device::GpuOptions options;
   const bool is_default = GENERATE(true, false);
-  if (!is_default) options.pin_piece_bytes = 256 * MiB;
-  const std::uint64_t piece = is_default ? 1 * GiB : 256 * MiB;
+  if (!is_default) options.pin_piece_bytes = 1 * GiB;
+  const std::uint64_t piece = is_default ? 256 * MiB : 1 * GiB;
   const int pieces = GENERATE(1, 2, 3);
   const auto [whole, more] = GENERATE(std::pair{0, 1}, std::pair{1, 0}, std::pair{0, -1});
   const std::uint64_t bytes =

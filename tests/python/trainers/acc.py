@@ -3,8 +3,8 @@
 acc.py PROJECT KIND OPTIONS: KIND is stock or libckpt; OPTIONS is JSON: "ranks", "steps", "limit"
 (total_limit), "resume" (how stock resumes: "state" calls load_state()), "every" (save_state),
 "seedable", "ema" (of the weights, a registered object), "sharded" (FSDP2), "accumulate" (so many
-batches in an update), "hold" (after that step), "waits" (this long for each step to be committed)
-and "settles" (its folders are there before it holds). Each rank says "began STEP", "made STEP LOSS"
+batches in an update), "hold" (after that step), "waits" (this long for each step to be committed),
+"gpu" and "settles" (its folders are there before it holds). Each rank says "began STEP", "made STEP LOSS"
 and, at the end, "weights DIGEST".
 """
 
@@ -58,7 +58,7 @@ def digest(tensors):
     total = hashlib.sha256()
     for part in tensors:
         part = part.full_tensor() if hasattr(part, "full_tensor") else part
-        total.update(part.detach().float().numpy().tobytes())
+        total.update(part.detach().float().cpu().numpy().tobytes())
     return total.hexdigest()
 
 
@@ -75,7 +75,8 @@ def make_accelerator(project, options):
     configuration = ProjectConfiguration(project_dir=project, automatic_checkpoint_naming=True,
                                          total_limit=options.get("limit", 2))  # fmt: skip
     loaders = DataLoaderConfiguration(use_seedable_sampler=options.get("seedable", False))
-    return accelerate.Accelerator(cpu=True, project_config=configuration, dataloader_config=loaders,
+    return accelerate.Accelerator(cpu=not options.get("gpu"), project_config=configuration,
+                                  dataloader_config=loaders,
                                   gradient_accumulation_steps=options.get("accumulate", 1),
                                   **more)  # fmt: skip
 
@@ -169,7 +170,8 @@ def main(project, kind, options):
     ranks = options.get("ranks", 1)
     if kind == "stock":
         sys.modules["libckpt"] = None  # As where it is not installed: importing it fails.
-    os.environ["ACCELERATE_USE_CPU"] = "true"
+    if not options.get("gpu"):
+        os.environ["ACCELERATE_USE_CPU"] = "true"
     if ranks > 1 or options.get("sharded"):
         doors.become_rank(ranks)
     train(project, kind, options)

@@ -2,7 +2,7 @@
 
 fit.py ROOT KIND OPTIONS: KIND is stock or libckpt; OPTIONS is JSON: "ranks", "steps", "every"
 (ModelCheckpoint), "path" (ckpt_path), "hold" (after that step), "waits" (this long for each
-step to be committed) and "accumulate". Each rank says
+step to be committed), "accumulate" and "gpu". Each rank says
 "began STEP", "made STEP LOSS" and, at the end, "weights DIGEST".
 """
 
@@ -109,7 +109,8 @@ def train(root, kind, options):
     callbacks = [*([memory] if memory else []), files,
                  Say(options.get("hold"), memory, options.get("waits"))]  # fmt: skip
     trainer = pl.Trainer(
-        max_steps=options.get("steps", 30), default_root_dir=root, accelerator="cpu",
+        max_steps=options.get("steps", 30), default_root_dir=root,
+        accelerator="auto" if options.get("gpu") else "cpu",
         devices=ranks, strategy="ddp" if ranks > 1 else "auto", logger=False, plugins=plugins,
         callbacks=callbacks, enable_progress_bar=False, enable_model_summary=False,
         accumulate_grad_batches=options.get("accumulate", 1), max_epochs=-1,
@@ -120,7 +121,7 @@ def train(root, kind, options):
     trainer.fit(model, Loader(rank), ckpt_path=path)
     total = hashlib.sha256()
     for part in model.parameters():
-        total.update(part.detach().numpy().tobytes())
+        total.update(part.detach().cpu().numpy().tobytes())
     doors.say("weights", total.hexdigest())
 
 

@@ -49,6 +49,7 @@ bool read_settings(const char* words, Settings& settings) {
       {"pending_max", &Settings::pending_max},
       {"host_pointers", &Settings::host_pointers},
       {"refuses_ptx", &Settings::refuses_ptx},
+      {"refuses_values", &Settings::refuses_values},
       {"fail_launch", &Settings::fail_launch},
       {"lacks_newer", &Settings::lacks_newer},
       {"fifo", &Settings::fifo},
@@ -511,6 +512,7 @@ CUresult write_value(CUstream handle, CUdeviceptr address, unsigned int word, un
   if (stream == nullptr) return call.result();
   std::byte* const gpu = call->at(address, sizeof(word));
   if (gpu == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (call->settings.refuses_values != 0) return CUDA_ERROR_NOT_SUPPORTED;
   ++call->counts.words_written;
   Work work;
   work.ends_block = true;

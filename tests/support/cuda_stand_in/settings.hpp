@@ -21,6 +21,7 @@ struct Settings {
   std::uint64_t pin_total_max = ~0ull;
   std::uint64_t fail_unpins = 0;      // So many of the first calls that unregister memory fail.
   std::uint64_t refuses_batches = 0;  // 1: cuMemcpyBatchAsync is there, and not for this GPU.
+  std::uint64_t refuses_values = 0;   // 1: cuStreamWriteValue32 is there, and not for this GPU.
   std::uint64_t drop_wait = 0;        // The cuStreamWaitEvent that is forgotten: a planted bug.
   std::uint64_t pending_max = ~0ull;  // Launches that a stream takes; one more waits for room.
   std::uint64_t host_pointers = 1;    // 0: a batch with addresses of the host loses the context.
