@@ -19,6 +19,7 @@
 namespace bench {
 
 void measure_memory(Harness& harness, ckpt::test::GpuTrainer& trainer);    // G8, G13
+void measure_fingerprint(Harness& harness, ckpt::test::GpuTrainer& trainer);  // G11
 void measure_copies(Harness& harness, ckpt::test::GpuTrainer& trainer);    // G1 to G3, G10
 void measure_calls(Harness& harness, ckpt::test::GpuTrainer& trainer);     // G4, G4b, G6
 void measure_saves(Harness& harness, ckpt::test::GpuTrainer& trainer);     // G4 by a Checkpointer

@@ -10,12 +10,16 @@
 #include <span>
 
 #include "base/checksum.hpp"
+#include "base/fingerprint_word.hpp"
 
 namespace ckpt {
 
 // FingerprintSum: the two sums over some words of a Chunk.
 class FingerprintSum {
  public:
+  FingerprintSum() = default;
+  explicit FingerprintSum(const FingerprintSums& sums) : sums_(sums) {}
+
   // Adds bytes that begin `offset` bytes into the Chunk, a multiple of 8. Only the Chunk's last
   // bytes may be no whole word.
   void add(std::span<const std::byte> bytes, std::uint64_t offset);
@@ -24,8 +28,7 @@ class FingerprintSum {
   Digest finish(std::uint64_t bytes) const;
 
  private:
-  std::uint64_t low_ = 0;
-  std::uint64_t high_ = 0;
+  FingerprintSums sums_;
 };
 
 Digest fingerprint_of(std::span<const std::byte> chunk);

@@ -1,5 +1,5 @@
 // The kernel that gathers small tensors into a Slot. Each warp takes one part of one tensor at a
-// time. cmake/gather_ptx.sh makes cuda_gather.ptx of it, which is what libckpt contains.
+// time. cmake/kernel_ptx.sh makes cuda_gather.ptx of it, which is what libckpt contains.
 #include "device/gather_lane.hpp"
 
 extern "C" __global__ void ckpt_gather(const ckpt::device::GatherEntry* entries, unsigned count,

@@ -10,11 +10,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define CKPT_LANE __device__ inline
-#else
-#define CKPT_LANE inline
-#endif
+#include "base/lane.hpp"
 
 namespace ckpt::device {
 
