@@ -169,20 +169,13 @@ std::vector<std::size_t> sizes_of_many(std::size_t bytes, std::size_t count) {
 }
 
 void measure_copies(Harness& harness, GpuTrainer& trainer) {
-  const auto pins = std::make_shared<ckpt::device::MemoryPins>();
-  const auto gpus = must(ckpt::device::Gpus::open({}, pins));
-  std::byte* const word = trainer.allocate(sizeof(std::uint32_t));
-  (void)must(gpus->device_of(word, 0));
-  {
-    Raw raw(trainer, *pins, std::min<std::size_t>(GiB, harness.bytes()));
-    fmt::print("raw: {:.1f} GB/s to the host, {:.1f} GB/s to the GPU\n", raw.to_host() / 1e9,
-               raw.to_device() / 1e9);
-    measure_large(harness, trainer, raw);
-    measure_many(harness, trainer, raw);
-    measure_small(harness, trainer, raw);
-    measure_gather(harness, trainer);
-  }
-  pins->stop();
+  Raw raw(trainer, std::min<std::size_t>(GiB, harness.bytes()));
+  fmt::print("raw: {:.1f} GB/s to the host, {:.1f} GB/s to the GPU\n", raw.to_host() / 1e9,
+             raw.to_device() / 1e9);
+  measure_large(harness, trainer, raw);
+  measure_many(harness, trainer, raw);
+  measure_small(harness, trainer, raw);
+  measure_gather(harness, trainer);
 }
 
 }  // namespace bench

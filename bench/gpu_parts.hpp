@@ -7,6 +7,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,10 +20,10 @@
 
 namespace bench {
 
-void measure_memory(Harness& harness, ckpt::test::GpuTrainer& trainer);    // G8, G13
+void measure_memory(Harness& harness, ckpt::test::GpuTrainer& trainer);       // G8, G13
 void measure_fingerprint(Harness& harness, ckpt::test::GpuTrainer& trainer);  // G11
-void measure_copies(Harness& harness, ckpt::test::GpuTrainer& trainer);    // G1 to G3, G10
-void measure_calls(Harness& harness, ckpt::test::GpuTrainer& trainer);     // G4, G4b, G6
+void measure_copies(Harness& harness, ckpt::test::GpuTrainer& trainer);       // G1 to G3, G10
+void measure_calls(Harness& harness, ckpt::test::GpuTrainer& trainer);        // G4, G4b, G6
 void measure_saves(Harness& harness, ckpt::test::GpuTrainer& trainer);     // G4 by a Checkpointer
 void measure_gaps(Harness& harness, ckpt::test::GpuTrainer& trainer);      // G6 for each gap
 void measure_steps(Harness& harness, ckpt::test::GpuTrainer& trainer);     // G5, G5b
@@ -96,24 +98,34 @@ class SmallCopies {
 // Raw: the link itself, from one buffer on the GPU to pinned memory and back.
 class Raw {
  public:
-  Raw(ckpt::test::GpuTrainer& trainer, ckpt::device::MemoryPins& pins, std::size_t bytes)
-      : trainer_(trainer), host_(pins, bytes), gpu_(trainer.allocate(bytes)), bytes_(bytes) {
+  Raw(ckpt::test::GpuTrainer& trainer, std::size_t bytes)
+      : trainer_(trainer), gpu_(trainer.allocate(bytes)), bytes_(bytes) {
+    ckpt::device::GpuOptions options;
+    options.pin_piece_bytes = bytes;  // No copy may cross two registrations.
+    gpus_ = must(ckpt::device::Gpus::open(options, pins_));
+    (void)must(gpus_->device_of(gpu_, 0));
+    host_.emplace(*pins_, bytes);
     trainer_.fill(gpu_, 1, bytes / sizeof(std::uint32_t));
     trainer_.synchronize();
   }
-  ~Raw() { trainer_.free(gpu_); }
+  ~Raw() {
+    host_.reset();
+    pins_->stop();
+    trainer_.free(gpu_);
+  }
   Raw(const Raw&) = delete;
   Raw& operator=(const Raw&) = delete;
 
   double to_host() {
     return rate(static_cast<double>(bytes_), [&] {
-      check(trainer_.driver().copy_to_host(host_.bytes().data(), on_gpu(gpu_), bytes_, stream()));
+      check(trainer_.driver().copy_to_host(host_->bytes().data(), on_gpu(gpu_), bytes_, stream()));
       trainer_.spin();
     });
   }
   double to_device() {
     return rate(static_cast<double>(bytes_), [&] {
-      check(trainer_.driver().copy_to_device(on_gpu(gpu_), host_.bytes().data(), bytes_, stream()));
+      check(
+          trainer_.driver().copy_to_device(on_gpu(gpu_), host_->bytes().data(), bytes_, stream()));
       trainer_.spin();
     });
   }
@@ -121,9 +133,11 @@ class Raw {
 
  private:
   ckpt::test::GpuTrainer& trainer_;
-  PinnedMemory host_;
   std::byte* gpu_;
   std::size_t bytes_;
+  std::shared_ptr<ckpt::device::MemoryPins> pins_ = std::make_shared<ckpt::device::MemoryPins>();
+  std::unique_ptr<ckpt::device::Gpus> gpus_;
+  std::optional<PinnedMemory> host_;
 };
 
 }  // namespace bench

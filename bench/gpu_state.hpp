@@ -51,6 +51,7 @@ class PinnedMemory {
 inline ckpt::device::GpuOptions as_in_a_trainer() {
   ckpt::device::GpuOptions options;
   options.gap = ckpt::Options{}.gpu_gap;
+  options.gather = ckpt::Options{}.gpu_gather;
   return options;
 }
 

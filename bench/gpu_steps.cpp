@@ -17,6 +17,7 @@ namespace {
 
 struct Shape {
   std::size_t bytes = 0;
+  std::size_t tensors = 0;  // Two thirds of them small; 0: as a model has them.
   ckpt::device::GpuOptions options = as_in_a_trainer();
   bool has_kernel_that_stays = false;  // On another stream, as long as a step.
   int steps = 20;
@@ -30,7 +31,10 @@ class Training {
       : trainer_(trainer),
         shape_(shape),
         gemm_(trainer),
-        state_(trainer, sizes_like_a_model(shape.bytes), shape.options) {
+        state_(trainer,
+               shape.tensors > 0 ? sizes_of_many(shape.bytes, shape.tensors)
+                                 : sizes_like_a_model(shape.bytes),
+               shape.options) {
     check(trainer.driver().create_stream(&other_, CU_STREAM_NON_BLOCKING));
     product_ms_ = gemm_.milliseconds();
     for (int i = 0; i < 3; ++i) {  // The last one counts: all is warm by then.
@@ -183,6 +187,13 @@ void measure_overlap(Harness& harness, GpuTrainer& trainer) {
   Shape beside;
   beside.has_kernel_that_stays = true;
   measure_shape(harness, trainer, beside, "beside a kernel that stays");
+  for (const auto& [gather, name] : {std::pair{ckpt::GpuGather::on, "6000 tensors, gather"},
+                                     std::pair{ckpt::GpuGather::off, "6000 tensors, none"}}) {
+    Shape small;
+    small.tensors = 6000;
+    small.options.gather = gather;
+    measure_shape(harness, trainer, small, name);
+  }
   Shape overlapping;
   overlapping.options.prefers_overlap = true;
   measure_shape(harness, trainer, overlapping, "prefers_overlap");

@@ -20,6 +20,8 @@ set(bundle_targets ckpt)
 foreach(program ckptd ckpt_tool)
   if(TARGET ${program})
     list(APPEND bundle_targets ${program})
+    set_property(TARGET ${program} APPEND PROPERTY INSTALL_RPATH "${CMAKE_INSTALL_RPATH}"
+      "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}/runtime")
   endif()
 endforeach()
 foreach(program gpu bench_gpu)
@@ -28,7 +30,8 @@ foreach(program gpu bench_gpu)
     list(APPEND bundle_programs $<TARGET_FILE:${program}>)
     # They are copied, not installed.
     set_property(TARGET ${program} APPEND PROPERTY
-      BUILD_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+      BUILD_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}"
+      "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}/runtime")
   endif()
 endforeach()
 

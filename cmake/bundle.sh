@@ -85,12 +85,20 @@ is_of_glibc() {
 libraries_of() {
   ldd "$1" | awk '/=> \// {print $1, $3}'
 }
+# The runtime of C++ is for our programs only. A trainer, and Python, load the machine's: it is as
+# new as their other libraries want, and ours may be older.
+is_runtime() {
+  case "$1" in libstdc++.so.* | libgcc_s.so.*) ;; *) return 1 ;; esac
+}
+mkdir "$stage/$libdir/runtime"
 for file in "$stage"/bin/* "$stage/$libdir"/*.so "$stage"/python/libckpt/_native*.so; do
   [ -e "$file" ] || continue
   case "$(head -c 4 "$file" | tr -d '\0')" in *ELF) ;; *) continue ;; esac
   libraries_of "$file" | while read -r library path; do
     is_of_glibc "$library" && continue
-    [ -e "$stage/$libdir/$library" ] || cp -L "$path" "$stage/$libdir/$library"
+    target=$stage/$libdir/$library
+    if is_runtime "$library"; then target=$stage/$libdir/runtime/$library; fi
+    [ -e "$target" ] || cp -L "$path" "$target"
   done
 done
 tar -C "$build/bundle" --sort=name --owner=0 --group=0 --numeric-owner -czf \

@@ -11,8 +11,10 @@ namespace ckpt::device {
 
 namespace {
 
+// A fifth between the short batches of a measurement: a twentieth or less between those of a
+// capture.
+constexpr std::int64_t slower_allowed = 5;
 // Two figures of a shared machine that differ by less are the same.
-constexpr std::int64_t slower_allowed = 20;  // A twentieth.
 constexpr std::int64_t shorter_needed = 10;  // A tenth.
 
 constexpr std::size_t lines_max = 16;  // Kinds of GPUs that share one directory.

@@ -18,7 +18,7 @@ struct GapFigures {
 };
 
 // The gap with the shortest wait, among those that do not slow the copies down by more than a
-// twentieth. Where it makes no difference, the first of `measured`, which is the cheapest one.
+// fifth. Where it makes no difference, the first of `measured`, which is the cheapest one.
 GpuGap choose_gap(std::span<const GapFigures> measured);
 
 // The cache is a text with a line for each kind of machine: "KEY<tab>GAP".

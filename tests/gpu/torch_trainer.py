@@ -194,6 +194,8 @@ class Graph(Training):
 class GraphAside(Training):
     """Another thread records graphs, and replays them, all the time."""
 
+    dropout = 0.0  # A graph that is recorded has the generator to itself.
+
     @contextlib.contextmanager
     def around(self):
         is_over = threading.Event()

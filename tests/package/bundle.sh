@@ -21,14 +21,21 @@ unpack() {
   mkdir "$scratch/unpacked" && tar -C "$scratch/unpacked" -xzf "$build"/libckpt-*.tar.gz
 }
 # Each library comes from the bundle, but those of glibc: of what is started, or loaded by others.
-# Libraries that those load in turn are there by then.
+# Libraries that those load in turn are there by then. The runtime of C++ is the bundle's for its
+# programs, and the machine's for what trainers load: one may be older than the other libraries of
+# a trainer want.
 is_closed() {
-  local file foreign
+  local file foreign runtime='libstdc\+\+|libgcc_s'
   for file in "$root"/bin/* "$root"/lib*/libckpt.so "$root"/python/libckpt/_native*.so; do
     [ -e "$file" ] || continue
     [ "$(head -c 4 "$file" | tr -d '\0')" = $'\x7fELF' ] || continue
     foreign=$(env -i /usr/bin/ldd "$file" | grep '=> ' | grep -v "=> $root/" |
       grep -vE '^\s*(libc|libm|libpthread|libdl|librt|libresolv|libutil|libanl)\.so')
+    case "$file" in
+      "$root"/bin/*) ;;
+      *) foreign=$(grep -vE "^\s*($runtime)\.so" <<<"$foreign")
+        ldd "$file" | grep -E "($runtime)\.so" | grep "$root/" && return 1 ;;
+    esac
     [ -z "$foreign" ] || { echo "$file: $foreign"; return 1; }
   done
 }

@@ -100,7 +100,7 @@ struct Options {
   // through; guard() lifts the limit. 0: no limit.
   std::uint64_t gpu_copy_rate = 0;
   GpuGap gpu_gap = GpuGap::automatic;
-  GpuGather gpu_gather = GpuGather::off;
+  GpuGather gpu_gather = GpuGather::automatic;
 
   // Limits of the daemon's background work on this node. They do not apply to restores, nor while
   // the job closes, the daemon stops or no trainer is attached.

@@ -127,7 +127,7 @@ def loop(accelerator, state, options, progress, average, prepared):
             batches = loader
         for features, wanted in batches:
             with accelerator.accumulate(model):
-                loss = (model(features) - wanted + 0.01 * torch.randn(4)).square().mean()
+                loss = (model(features) - wanted + 0.01 * torch.randn(4).to(wanted.device)).square().mean()
                 accelerator.backward(loss)
                 optimizer.step()
                 scheduler.step()

@@ -18,6 +18,7 @@ from libckpt.errors import InvalidArgument, Unsupported
 
 PLAIN = frozenset((type(None), bool, str, int))  # What JSON holds as it is.
 LARGE = 1 << 2000  # Python refuses to read, or to write, decimals of many more digits.
+_PART = "part"  # In the place of the order of a tensor's dimensions: it is part of a larger one.
 DEPTH_MAX = 100  # A third of the frames that Python allows when all of it is put together again.
 RESERVED = "libckpt."  # The names that the structure and its neighbours have.
 
@@ -143,7 +144,7 @@ class Flattener:
             _check_text(name)
             _tensors.check(name, value)
             known = None
-        order = _order_of(value)
+        order = _tensors.order_if_any(value)
         if known is None or known[3] != order:
             text = _text({"t": name, **_tensors.describe(value, order)})
             known = (value.dtype, value.shape, text, order)
@@ -151,11 +152,17 @@ class Flattener:
         return known[2]
 
     def _part_of_larger(self, name, owner, local, place):
-        _check_text(name)
-        _tensors.check(name, local)
+        known = self._known_tensors.get(name)
+        is_known = known is not None and known[3] is _PART and known[0] is local.dtype
+        if not is_known or known[1] != local.shape:
+            _check_text(name)
+            _tensors.check(name, local)
+            text = _text({"t": name, **_tensors.describe(local), "part": True})
+            known = (local.dtype, local.shape, text, _PART)
+        self.seen.tensors[name] = known
         self.tensors[name], self.tensors.places[name] = local, place
         self.tensors.owners[name] = owner
-        return _text({"t": name, **_tensors.describe(local), "part": True})
+        return known[2]
 
     def _go_deeper(self, name):
         self._depth += 1
@@ -239,14 +246,6 @@ class Flattener:
                 f'item "{name}" is a {kind} and cannot be saved ({error}): leave it out, or give '
                 "it state_dict and load_state_dict"
             ) from error
-
-
-def _order_of(tensor):
-    """None: the type that it has now has none, and is refused when its bytes are looked for."""
-    try:
-        return _tensors.order_of(tensor)
-    except (RuntimeError, NotImplementedError, ValueError):
-        return None
 
 
 def _check_text(name):

@@ -98,6 +98,14 @@ def order_of(tensor):
     return order if kind.is_contiguous(kind.permuted(tensor, order)) else None
 
 
+def order_if_any(tensor):
+    """None: the type that it has now has none, and is refused when its bytes are looked for."""
+    try:
+        return order_of(tensor)
+    except (RuntimeError, NotImplementedError, ValueError):
+        return None
+
+
 def as_stored(tensor):
     """The same memory with its dimensions as they lie, where it is dense."""
     order = order_of(tensor)

@@ -18,6 +18,9 @@ logger = logging.getLogger("libckpt")
 
 CLASS = "DTensor"
 
+PLACES_MAX = 10_000
+_places = {}  # Of parts, as _place_of() says: each save asks for all of them again.
+
 
 def is_distributed(value):
     # By name: to import the class takes a second, in programs that have no such tensor.
@@ -38,13 +41,23 @@ def memory_of(tensor):
 def part_of(name, tensor):
     """(local tensor, where it lies: as Array.place() says)."""
     mesh, placements, shape = tensor.device_mesh, tensor.placements, tuple(tensor.shape)
-    for placement in placements:
-        _check(name, placement)
     local = local_of(tensor)
     coordinate = mesh.get_coordinate()
+    where = (shape, tuple(local.shape), mesh.shape, coordinate and tuple(coordinate), placements)
+    place = _places.get(where)
+    if place is None:
+        if len(_places) >= PLACES_MAX:
+            _places.clear()
+        place = _places[where] = _place_of(name, *where)
+    return local, place
+
+
+def _place_of(name, shape, own_shape, sizes, coordinate, placements):
+    for placement in placements:
+        _check(name, placement)
     if coordinate is None:  # This rank has no part of it.
-        return local, (shape, (0,) * len(shape), None, None, 0, 0)
-    ranges = _ranges_of(shape, mesh.shape, coordinate, placements)
+        return shape, (0,) * len(shape), None, None, 0, 0
+    ranges = _ranges_of(shape, sizes, coordinate, placements)
     if any(len(each) > 1 for each in ranges):
         raise Unsupported(
             f'tensor "{name}": divided as {placements}, this rank has several separate parts of '
@@ -53,18 +66,18 @@ def part_of(name, tensor):
         )
     box = [each[0] if each else (0, 0) for each in ranges]
     local_shape = [end - begin for begin, end in box]
-    if list(local.shape) != local_shape:
+    if list(own_shape) != local_shape:
         raise Unsupported(
-            f'tensor "{name}": its local part is {list(local.shape)}, and {local_shape} of '
+            f'tensor "{name}": its local part is {list(own_shape)}, and {local_shape} of '
             f"{list(shape)} were expected here: save the local part as a libckpt.Array"
         )
     copy, copies = 0, 1  # Ranks that differ only where it is replicated hold the same part.
-    for place, size, placement in zip(coordinate, mesh.shape, placements, strict=True):
+    for place, size, placement in zip(coordinate, sizes, placements, strict=True):
         if placement.is_replicate():
             copy, copies = copy * size + place, copies * size
     # Of no element no place is outside.
     offset = tuple(begin for begin, _ in box) if math.prod(local_shape) else (0,) * len(shape)
-    return local, (shape, offset, None, None, copy, copies)
+    return shape, offset, None, None, copy, copies
 
 
 def _ranges_of(shape, sizes, coordinate, placements):
