@@ -77,7 +77,7 @@ TEST_CASE("gap: the shortest wait wins, unless it costs more than a fifth", "[un
                    {GpuGap::copy, us(1560), us(1520)},
                    {memset, us(1600), us(1580)}}}) == none);
   // The fastest is not the first.
-  REQUIRE(choice({{{none, us(1100), us(10)},
+  REQUIRE(choice({{{none, us(1300), us(10)},
                    {write_value, us(1000), us(100)},
                    {memset, us(1000), us(50)}}}) == memset);
 }

@@ -1,9 +1,10 @@
-"""Trainings of PyTorch and JAX on a GPU are killed, go on, and end as if nothing had been: each loss
-and, at the end, each weight, bit for bit.
+"""Goal: trainings of PyTorch and JAX on a GPU are killed, go on, and end as if nothing had been.
 
-torch_suite.py [KIND ...]: of torch_trainer.py, and of the frameworks in FRAMEWORKS; without one, all
-that is installed. Several at once, as they share the GPU. Prints "ok KIND: ..." or "FAILED KIND: ..."
-and leaves with 1 after a failure. Without a GPU they train on processors.
+Method: torch_suite.py [KIND ...] runs those of torch_trainer.py and of the frameworks that are
+installed, several at once, as they share the GPU: each to its end without libckpt, and killed and
+started again with it. Each loss and, at the end, each weight must be the same, bit for bit. Prints
+"ok KIND: ..." or "FAILED KIND: ..." and leaves with 1 after a failure. Without a GPU they train on
+processors.
 """
 
 import concurrent.futures

@@ -1,8 +1,8 @@
 """A small transformer on a GPU, to be killed at any step and started again.
 
 torch_trainer.py KIND DIRECTORY STEPS [stock]: KIND names what is special about the training, see
-KINDS; "stock" trains without libckpt. Says "began STEP", "loss STEP HEX" after each step and, at the
-end, "weights DIGEST" and "step MEDIAN ms, save MEDIAN ms". Without a GPU it trains on processors.
+KINDS; "stock" trains without libckpt. Says "began STEP", "loss STEP HEX" after each step and, at
+the end, "weights DIGEST" and "step MEDIAN ms, save MEDIAN ms". Without a GPU it trains on processors.
 """
 
 import contextlib
@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # Products with the same bits each time.
+# Products with the same bits each time.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
 from torch.nn import functional

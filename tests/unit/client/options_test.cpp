@@ -87,7 +87,7 @@ Options all_set() {
   options.copy_threads = 7;
   options.gpu_copy_rate = 20 << 20;
   options.gpu_gap = GpuGap::write_value;
-  options.gpu_gather = GpuGather::automatic;
+  options.gpu_gather = GpuGather::off;
   options.flush_rate = 30 << 20;
   options.replica_rate = 40 << 20;
   options.skip_unchanged = true;
