@@ -104,15 +104,16 @@ void measure_fingerprint(Harness& harness, GpuTrainer& trainer) {
     must(table->queue(kernel, stream_of(trainer)));
     trainer.spin();
     const bool is_judged = shape.blocks != few_blocks;
-    harness.compare({shape.id, shape.what, 0.6, 0.3, Better::higher, "", is_judged},
-                    [&] {
-                      return rate(static_cast<double>(end) * times, [&] {
-                        for (int i = 0; i < times; ++i)
-                          must(table->queue_kernel(kernel, stream_of(trainer), shape.blocks));
-                        trainer.spin();
-                      });
-                    },
-                    [&] { return copy.bytes_read(times); });
+    harness.compare(
+        {shape.id, shape.what, 0.6, 0.3, Better::higher, "", is_judged},
+        [&] {
+          return rate(static_cast<double>(end) * times, [&] {
+            for (int i = 0; i < times; ++i)
+              must(table->queue_kernel(kernel, stream_of(trainer), shape.blocks));
+            trainer.spin();
+          });
+        },
+        [&] { return copy.bytes_read(times); });
   }
   trainer.free(memory);
 }

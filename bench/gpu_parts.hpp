@@ -17,10 +17,10 @@
 
 namespace bench {
 
-void measure_memory(Harness& harness, ckpt::test::GpuTrainer& trainer);    // G8, G13
+void measure_memory(Harness& harness, ckpt::test::GpuTrainer& trainer);       // G8, G13
 void measure_fingerprint(Harness& harness, ckpt::test::GpuTrainer& trainer);  // G11
-void measure_copies(Harness& harness, ckpt::test::GpuTrainer& trainer);    // G1 to G3, G10
-void measure_calls(Harness& harness, ckpt::test::GpuTrainer& trainer);     // G4, G4b, G6
+void measure_copies(Harness& harness, ckpt::test::GpuTrainer& trainer);       // G1 to G3, G10
+void measure_calls(Harness& harness, ckpt::test::GpuTrainer& trainer);        // G4, G4b, G6
 void measure_saves(Harness& harness, ckpt::test::GpuTrainer& trainer);     // G4 by a Checkpointer
 void measure_gaps(Harness& harness, ckpt::test::GpuTrainer& trainer);      // G6 for each gap
 void measure_steps(Harness& harness, ckpt::test::GpuTrainer& trainer);     // G5, G5b

@@ -10,9 +10,8 @@ Result<std::unique_ptr<CudaMirror>> CudaMirror::make(const CudaDriver& driver, s
                                                      std::string_view what) {
   CKPT_ASSERT(bytes > 0);
   std::unique_ptr<CudaMirror> mirror(new CudaMirror(driver, bytes));
-  CKPT_CHECK(
-      driver.check(driver.allocate_host(&mirror->on_host_, bytes, CU_MEMHOSTALLOC_PORTABLE),
-                   fmt::format("allocate pinned memory for {}", what)));
+  CKPT_CHECK(driver.check(driver.allocate_host(&mirror->on_host_, bytes, CU_MEMHOSTALLOC_PORTABLE),
+                          fmt::format("allocate pinned memory for {}", what)));
   CKPT_CHECK(driver.check(driver.allocate(&mirror->on_gpu_, bytes),
                           fmt::format("allocate memory of the GPU for {}", what)));
   return mirror;
