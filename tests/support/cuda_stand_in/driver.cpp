@@ -41,6 +41,7 @@ bool read_settings(const char* words, Settings& settings) {
       {"kill_at", &Settings::kill_at},
       {"kill_copy", &Settings::kill_copy},
       {"fail_copy", &Settings::fail_copy},
+      {"corrupt_copy", &Settings::corrupt_copy},
       {"pin_call_max", &Settings::pin_call_max},
       {"pin_total_max", &Settings::pin_total_max},
       {"fail_unpins", &Settings::fail_unpins},

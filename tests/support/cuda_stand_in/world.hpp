@@ -179,6 +179,7 @@ class World {
   std::uint64_t calls_ = 0;
   std::uint64_t copies_begun_ = 0;
   std::uint64_t copies_ended_ = 0;
+  std::uint64_t copies_to_host_ = 0;
   std::uint64_t bytes_queued_ = 0;
   std::uint64_t works_queued_ = 0;
   std::map<int, std::deque<std::pair<MarkPtr, std::size_t>>> engines_;  // By GPU: copies, bytes.
