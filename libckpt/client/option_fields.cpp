@@ -146,6 +146,7 @@ constexpr std::array fields = {
     bytes_field<&Options::gpu_copy_rate>("gpu_copy_rate"),
     field<&Options::gpu_gap, parse_gap, show_gap>("gpu_gap"),
     field<&Options::gpu_gather, parse_gather, show_gather>("gpu_gather"),
+    bool_field<&Options::gpu_check>("gpu_check"),
     bytes_field<&Options::flush_rate>("flush_rate"),
     bytes_field<&Options::replica_rate>("replica_rate"),
     bool_field<&Options::skip_unchanged>("skip_unchanged"),

@@ -66,6 +66,9 @@ class RunningCapture final : private snapshot::CaptureListener {
 
  private:
   void capture_arrived(std::uint64_t bytes) override;
+  std::string tensors_in(const format::Extent& in_slot) override {
+    return format::tensors_in(layout_, in_slot);
+  }
   void capture_ended(const snapshot::Captured& captured) override;
   CopiedCapture copied(const snapshot::Captured& captured) const;
   void publish(HeldCapture::Judged judged);

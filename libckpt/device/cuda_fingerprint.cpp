@@ -77,7 +77,7 @@ Status FingerprintTable::queue(const CudaFingerprint& kernel, CUstream stream, u
       driver_.check(driver_.set_words(launch_.sums, 0, sums().size() * words_per_sum, stream),
                     "clear the fingerprints on the GPU"));
   CKPT_CHECK(queue_kernel(kernel, stream, blocks));
-  return sums_->to_host(stream);
+  return sums_->to_host(stream, {0, sums().size_bytes()});
 }
 
 Status FingerprintTable::queue_kernel(const CudaFingerprint& kernel, CUstream stream,

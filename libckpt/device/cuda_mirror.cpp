@@ -32,8 +32,10 @@ Status CudaMirror::to_gpu(CUstream stream) const {
                        "copy a table to the GPU");
 }
 
-Status CudaMirror::to_host(CUstream stream) const {
-  return driver_.check(driver_.copy_to_host(on_host_, on_gpu_, bytes_, stream),
+Status CudaMirror::to_host(CUstream stream, const Stretch& part) const {
+  CKPT_ASSERT(part.offset + part.bytes <= bytes_);
+  std::byte* const target = on_host().data() + part.offset;
+  return driver_.check(driver_.copy_to_host(target, on_gpu_ + part.offset, part.bytes, stream),
                        "copy results from the GPU");
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "device/cuda_driver.hpp"
+#include "device/device.hpp"
 
 namespace ckpt::device {
 
@@ -25,9 +26,9 @@ class CudaMirror {
 
   std::span<std::byte> on_host() const { return {static_cast<std::byte*>(on_host_), bytes_}; }
   CUdeviceptr on_gpu() const { return on_gpu_; }
-  // Queues a copy of all of it. Errors: as CudaDriver::check.
+  // Queues a copy of all of it, or of a part. Errors: as CudaDriver::check.
   Status to_gpu(CUstream stream) const;
-  Status to_host(CUstream stream) const;
+  Status to_host(CUstream stream, const Stretch& part) const;
   // The context is gone, and its memory with it.
   void forget();
 

@@ -39,6 +39,7 @@ Status CudaQueue::open(CUdevice device) {
   CKPT_CHECK(scope.status());
   CKPT_CHECK(make_stream());
   CKPT_CHECK(find_batch_copy(device));
+  CKPT_CHECK(load_fingerprint());
   CKPT_CHECK(driver.check(driver.allocate(&gap_word_, sizeof(std::uint32_t)),
                           "allocate a word on the GPU"));
   return {};
@@ -66,6 +67,15 @@ Status CudaQueue::find_batch_copy(CUdevice device) {
       "ask whether the GPU uses host addresses"));
   is_batch_copy_usable = driver.has_batch_copy() && takes_host_pointers != 0;
   return gather.load(stream, takes_host_pointers != 0);
+}
+
+// Captures go on without it: a check that cannot be made is no reason to stop training.
+Status CudaQueue::load_fingerprint() {
+  if (!is_checked) return {};
+  Status loaded = fingerprint.load(stream);
+  if (loaded || loaded.error().code() == Errc::unavailable) return loaded;
+  log_warning("gpu_check: captures of this GPU are not checked: {}", loaded.error().text());
+  return {};
 }
 
 CUresult CudaQueue::try_gap(GpuGap gap) {

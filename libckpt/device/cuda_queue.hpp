@@ -18,6 +18,7 @@
 
 #include "base/assert.hpp"
 #include "device/cuda_context_identity.hpp"
+#include "device/cuda_fingerprint.hpp"
 #include "device/cuda_gather.hpp"
 #include "device/gpus.hpp"
 #include "device/memory_pins.hpp"
@@ -45,6 +46,8 @@ class CudaQueue {
         prefers_overlap(options.prefers_overlap),
         bucket(options.copy_rate, options.batch_bytes),
         gather(driver_in, options.gather),
+        is_checked(options.is_checked),
+        fingerprint(driver_in),
         gap_(options.gap) {}
   ~CudaQueue() { CKPT_ASSERT(runs.empty()); }
   CudaQueue(const CudaQueue&) = delete;
@@ -85,11 +88,14 @@ class CudaQueue {
   bool is_batch_copy_usable = false;
   TokenBucket bucket;
   CudaGather gather;
+  const bool is_checked;
+  CudaFingerprint fingerprint;  // Unusable where captures are not checked.
   CUstream stream = nullptr;
 
  private:
   Status make_stream();
   Status find_batch_copy(CUdevice device);
+  Status load_fingerprint();
 
   GpuGap gap_;
   CUdeviceptr gap_word_ = 0;

@@ -60,6 +60,7 @@ CudaRun::CudaRun(CudaQueue& queue, CudaBatches plan, CopyListener& listener)
   sources_.reserve(copies_max);
   sizes_.reserve(copies_max);
   if (!plan_.gathered.empty()) make_table();
+  if (!plan_.batches.empty() && queue_.fingerprint.is_usable()) make_check();
 }
 
 // With the context current. The captures do without it if need be.
@@ -69,6 +70,15 @@ void CudaRun::make_table() {
     table_ = std::move(*made);
   } else {
     log_info("gpu_gather: small tensors are copied without a kernel: {}", made.error().text());
+  }
+}
+
+void CudaRun::make_check() {
+  auto made = CudaCheck::make(queue_.driver, plan_);
+  if (made) {
+    check_ = std::move(*made);
+  } else {
+    log_warning("gpu_check: captures are not checked: {}", made.error().text());
   }
 }
 
@@ -83,6 +93,8 @@ CudaRun::~CudaRun() {
   if (has_context)
     for (const CUevent event : events_) (void)queue_.driver.destroy_event(event);
   order_.close(has_context);
+  if (check_ && !has_context) check_->forget();
+  check_.reset();
   if (table_ && !has_context) table_->forget();
   table_.reset();
 }
@@ -169,7 +181,8 @@ Status CudaRun::queue_batches(std::size_t count) {
   // Where a thread waits for all of it, there is nothing to let through.
   if (next_ > 0 && !is_unpaced_) CKPT_CHECK(queue_.queue_gap());
   is_covered_ = false;
-  Status queued = queue_copies(copies, ring_half);
+  Status queued = queue_checks(last);
+  if (queued) queued = queue_copies(copies, ring_half);
   // Also after only a part of a batch: the event shows when that has ended.
   const CUresult recorded = queue_.driver.record_event(events_[last], queue_.stream);
   is_covered_ = recorded == CUDA_SUCCESS;
@@ -179,6 +192,13 @@ Status CudaRun::queue_batches(std::size_t count) {
   }
   CKPT_CHECK(std::move(queued));
   return queue_.driver.check(recorded, "record an event behind a batch of copies");
+}
+
+Status CudaRun::queue_checks(std::size_t last) {
+  if (!check_) return {};
+  for (std::size_t batch = next_; batch <= last; ++batch)
+    CKPT_CHECK(check_->queue(queue_.fingerprint, batch, queue_.stream));
+  return {};
 }
 
 std::byte* CudaRun::target_of(const CudaCopy& copy, std::byte* ring_half,
@@ -326,6 +346,7 @@ bool CudaRun::advance(Lock& lock) {
   // Step 3.
   while (ended_ < next_ && has_batch_ended()) {
     if (is_by_ring_) empty_ring(lock);
+    check_arrived(lock);
     ++ended_;
     --queue_.queued;
   }
@@ -385,6 +406,14 @@ void CudaRun::empty_ring(Lock& lock) {
     lock.lock();
   }
   queue_.is_half_used[half] = false;
+}
+
+void CudaRun::check_arrived(Lock& lock) {
+  if (!check_ || failure_ || queue_.lost) return;
+  lock.unlock();
+  const Status compared = check_->compare(ended_, slot_, listener_);
+  lock.lock();
+  if (!compared) fail_with(compared.error());
 }
 
 void CudaRun::report_arrived(Lock& lock) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "device/cuda_batches.hpp"
+#include "device/cuda_check.hpp"
 #include "device/cuda_order.hpp"
 #include "device/cuda_queue.hpp"
 
@@ -63,6 +64,9 @@ class CudaRun final : public CopyRun {
   void add_targets(std::span<const CudaCopy> copies, std::byte* ring_half, std::uint64_t& offset);
   CUresult queue_together();
   void make_table();
+  void make_check();
+  Status queue_checks(std::size_t last);
+  void check_arrived(Lock& lock);
   std::byte* target_of(const CudaCopy& copy, std::byte* ring_half, std::uint64_t ring_offset) const;
   void queue_all_left();
   bool has_batch_ended();
@@ -79,6 +83,7 @@ class CudaRun final : public CopyRun {
   CopyListener& listener_;
   CudaOrder order_;
   std::unique_ptr<GatherTable> table_;  // Null: the engine copies the small ones as well.
+  std::unique_ptr<CudaCheck> check_;    // Null: what arrives is not checked.
   std::vector<CUevent> events_;         // One for each batch, made at the first start.
   std::vector<std::size_t> event_of_;   // Which of them was recorded behind each batch.
   // Arguments for one call of the batched copy, as many as the largest batch needs.

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/checksum.hpp"
@@ -47,9 +48,20 @@ struct CopyList {
   std::vector<Strip> strips;  // Cover `pieces` in order.
 };
 
+// Stretch: bytes of a source, or of a Slot.
+struct Stretch {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
 class CopyListener {
  public:
   virtual ~CopyListener() = default;
+  // Names what lies there in the Slot, for an error. Empty: it does not know.
+  virtual std::string name_of(const Stretch& in_slot) {
+    (void)in_slot;
+    return {};
+  }
   // The first `count` strips of the list are in the Slot. Slow devices call this now and then
   // during a run, from one thread at a time, and never after run_ended.
   virtual void strips_arrived(std::size_t count) { (void)count; }
@@ -81,12 +93,6 @@ class CopyRun {
   // One per strip of the newest run that succeeded; empty when none were asked for, or when the
   // device leaves them to the engine.
   virtual std::span<const Crc32> checksums() const = 0;
-};
-
-// Stretch: bytes of a source, from its first one on.
-struct Stretch {
-  std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;
 };
 
 // HashRun: takes checksums of memory where it lies, and copies nothing. `start` ignores the Slot.

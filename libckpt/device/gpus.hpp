@@ -23,6 +23,8 @@ struct GpuOptions {
   std::size_t batch_copies_max = 1024;
   GpuGap gap = GpuGap::memset;
   GpuGather gather = GpuGather::off;  // Whether a kernel copies small tensors.
+  // Whether captures are compared with fingerprints that the GPU takes beforehand.
+  bool is_checked = false;
   std::string gap_cache;  // Keeps what GpuGap::automatic has measured; empty: nothing does.
   // Of one registration; see cuda_batches.hpp.
   std::uint64_t pin_piece_bytes = 256 * MiB;

@@ -250,6 +250,17 @@ Result<Layout> make_layout(std::span<const TensorSpec> tensors, std::uint32_t ra
   return layout;
 }
 
+std::string tensors_in(const Layout& layout, const Extent& extent) {
+  std::string first;
+  std::size_t count = 0;
+  for (const TensorPlace& place : layout.tensors) {
+    const bool is_there = place.alias_of.empty() && place.extent.bytes > 0 &&
+                          place.extent.offset < extent.end() && extent.offset < place.extent.end();
+    if (is_there && ++count == 1) first = fmt::format("tensor \"{}\"", printable(place.name));
+  }
+  return count > 1 ? fmt::format("{} and {} others near it", first, count - 1) : first;
+}
+
 Digest fingerprint(const Layout& layout) {
   Writer writer;
   PlainWriter fields_of(writer);

@@ -40,6 +40,10 @@ Result<Layout> make_layout(std::span<const TensorSpec> tensors, std::uint32_t ra
 // make_layout.
 Result<std::uint64_t> check_tensor(const TensorSpec& tensor);
 
+// Names the tensors that have bytes in the extent, for a message: `tensor "a"`, or `tensor "a" and
+// 2 others near it`. Empty: none has.
+std::string tensors_in(const Layout& layout, const Extent& extent);
+
 // The model's fingerprint: equal for equal names, types, shapes, pieces and places. It leaves out
 // file names and the version, so that ranks with the same tensors agree. Ranks with other parts of
 // one tensor do not.

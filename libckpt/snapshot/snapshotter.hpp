@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "device/device.hpp"
@@ -60,6 +61,11 @@ class CaptureListener {
   // The first `bytes` of the Slot are final. Called now and then by slow captures whose checksums
   // the engine computes.
   virtual void capture_arrived(std::uint64_t bytes) { (void)bytes; }
+  // Names the tensors that have bytes there in the Slot, for an error. Empty: it does not know.
+  virtual std::string tensors_in(const format::Extent& in_slot) {
+    (void)in_slot;
+    return {};
+  }
   virtual void capture_ended(const Captured& captured) = 0;
 };
 
@@ -95,6 +101,9 @@ class Snapshotter {
   // One for each run, so that their statuses need no lock.
   struct RunEnd final : device::CopyListener {
     explicit RunEnd(Snapshotter& owner_in) : owner(owner_in) {}
+    std::string name_of(const device::Stretch& in_slot) override {
+      return owner.listener_.tensors_in({in_slot.offset, in_slot.bytes});
+    }
     void strips_arrived(std::size_t count) override;
     void run_ended(Status ended) override;
     Snapshotter& owner;

@@ -65,6 +65,9 @@ class CaptureWorld final : private snapshot::CaptureListener {
   };
 
   void capture_arrived(std::uint64_t bytes) override;
+  std::string tensors_in(const format::Extent& in_slot) override {
+    return format::tensors_in(layout_, in_slot);
+  }
   void capture_ended(const snapshot::Captured& captured) override;
   void make_tensors(const WorldOptions& options);
   bool make_snapshotter(const WorldOptions& options);

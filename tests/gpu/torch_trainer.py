@@ -2,7 +2,8 @@
 
 torch_trainer.py KIND DIRECTORY STEPS [stock]: KIND names what is special about the training, see
 KINDS; "stock" trains without libckpt. Says "began STEP", "loss STEP HEX" after each step and, at
-the end, "weights DIGEST" and "step MEDIAN ms, save MEDIAN ms". Without a GPU it trains on processors.
+the end, "weights DIGEST" and "step MEDIAN ms, save MEDIAN ms". Without a GPU it trains on
+processors.
 """
 
 import contextlib

@@ -38,6 +38,7 @@ def init(
     gpu_copy_rate=None,
     gpu_gap=None,
     gpu_gather=None,
+    gpu_check=None,
     flush_rate=None,
     replica_rate=None,
     skip_unchanged=None,

@@ -36,6 +36,7 @@ class Options(TypedDict, total=False):
     gpu_copy_rate: Bytes | None
     gpu_gap: str | None
     gpu_gather: str | None
+    gpu_check: bool | None
     flush_rate: Bytes | None
     replica_rate: Bytes | None
     skip_unchanged: bool | None

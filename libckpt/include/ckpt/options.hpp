@@ -101,6 +101,8 @@ struct Options {
   std::uint64_t gpu_copy_rate = 0;
   GpuGap gpu_gap = GpuGap::automatic;
   GpuGather gpu_gather = GpuGather::automatic;
+  // Captures of GPUs are compared with fingerprints that the GPU takes before the copies.
+  bool gpu_check = false;
 
   // Limits of the daemon's background work on this node. They do not apply to restores, nor while
   // the job closes, the daemon stops or no trainer is attached.

@@ -4,8 +4,8 @@ acc.py PROJECT KIND OPTIONS: KIND is stock or libckpt; OPTIONS is JSON: "ranks",
 (total_limit), "resume" (how stock resumes: "state" calls load_state()), "every" (save_state),
 "seedable", "ema" (of the weights, a registered object), "sharded" (FSDP2), "accumulate" (so many
 batches in an update), "hold" (after that step), "waits" (this long for each step to be committed),
-"gpu" and "settles" (its folders are there before it holds). Each rank says "began STEP", "made STEP LOSS"
-and, at the end, "weights DIGEST".
+"gpu" and "settles" (its folders are there before it holds). Each rank says "began STEP",
+"made STEP LOSS" and, at the end, "weights DIGEST".
 """
 
 import contextlib
@@ -127,7 +127,8 @@ def loop(accelerator, state, options, progress, average, prepared):
             batches = loader
         for features, wanted in batches:
             with accelerator.accumulate(model):
-                loss = (model(features) - wanted + 0.01 * torch.randn(4).to(wanted.device)).square().mean()
+                noise = 0.01 * torch.randn(4).to(wanted.device)
+                loss = (model(features) - wanted + noise).square().mean()
                 accelerator.backward(loss)
                 optimizer.step()
                 scheduler.step()

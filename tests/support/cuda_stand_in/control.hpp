@@ -34,9 +34,9 @@ struct StandInControl {
   // Everything new: "seed=7 devices=2 version=13000 eager=0 fail_at=12 error=700 kill_at=12
   // kill_copy=3 fail_copy=3 pin_call_max=1073741824 pin_total_max=0 fail_unpins=1
   // refuses_batches=1 drop_wait=4 pending_max=64 host_pointers=0 lacks_newer=1 fifo=1
-  // connections=1 refuses_ptx=1 fail_launch=2 dma_after_death=1", see Settings in settings.hpp.
-  // Unknown words are an error. The environment's CKPT_CUDA_STAND_IN is read in the same way at the
-  // first call.
+  // connections=1 refuses_ptx=1 fail_launch=2 dma_after_death=1 corrupt_copy=4", see Settings in
+  // settings.hpp. Unknown words are an error. The environment's CKPT_CUDA_STAND_IN is read in the
+  // same way at the first call.
   bool (*reset)(const char* words);
   StandInCounts (*counts)();
   // Calls that the real driver leaves undefined, one line each; empty: none.

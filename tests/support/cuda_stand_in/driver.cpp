@@ -41,6 +41,7 @@ bool read_settings(const char* words, Settings& settings) {
       {"kill_at", &Settings::kill_at},
       {"kill_copy", &Settings::kill_copy},
       {"fail_copy", &Settings::fail_copy},
+      {"corrupt_copy", &Settings::corrupt_copy},
       {"pin_call_max", &Settings::pin_call_max},
       {"pin_total_max", &Settings::pin_total_max},
       {"fail_unpins", &Settings::fail_unpins},
@@ -490,6 +491,20 @@ CUresult to_device(CUdeviceptr address, const void* host, std::size_t bytes, CUs
   if (stream == nullptr) return call.result();
   return call->copy(*stream, const_cast<void*>(host), address, bytes, false);
 }
+CUresult within_gpu(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream handle) {
+  Call call;
+  if (call.fails()) return call.result();
+  StreamQueue* const stream = call.working_stream(handle);
+  if (stream == nullptr) return call.result();
+  std::byte* const to = call->at(target, bytes);
+  const std::byte* const from = call->at(source, bytes);
+  if (to == nullptr || from == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Work work;
+  work.ends_block = true;
+  work.run = [=] { std::memcpy(to, from, bytes); };
+  call->queue(*stream, std::move(work));
+  return CUDA_SUCCESS;
+}
 CUresult set_words(CUdeviceptr address, unsigned int word, std::size_t count, CUstream handle) {
   Call call;
   if (call.fails()) return call.result();
@@ -566,7 +581,9 @@ CUresult module_function(CUfunction* function, CUmodule module, const char* name
   Call call;
   if (call.fails()) return call.result();
   if (!has_kernel(name)) return CUDA_ERROR_NOT_FOUND;
-  *function = reinterpret_cast<CUfunction>(module);
+  call->functions.push_back(
+      std::make_unique<Function>(Function{reinterpret_cast<Context*>(module), name}));
+  *function = reinterpret_cast<CUfunction>(call->functions.back().get());
   return CUDA_SUCCESS;
 }
 CUresult launch_kernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned threads,
@@ -575,8 +592,9 @@ CUresult launch_kernel(CUfunction function, unsigned blocks, unsigned, unsigned,
   if (call.fails()) return call.result();
   StreamQueue* const stream = call.working_stream(handle);
   if (stream == nullptr) return call.result();
-  if (reinterpret_cast<Context*>(function) != stream->context) return CUDA_ERROR_INVALID_HANDLE;
-  return launch_gather(*call, *stream, {blocks, threads, arguments});
+  const auto* const found = reinterpret_cast<const Function*>(function);
+  if (found->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+  return ckpt::test::launch_kernel(*call, *stream, found->name, {blocks, threads, arguments});
 }
 
 CUresult allocate(CUdeviceptr* address, std::size_t bytes) {
@@ -705,6 +723,7 @@ const std::vector<Known>& functions() {
       known("cuEventSynchronize", 2000, synchronize_event),
       known("cuMemcpyDtoHAsync", 3020, to_host),
       known("cuMemcpyHtoDAsync", 3020, to_device),
+      known("cuMemcpyDtoDAsync", 3020, within_gpu),
       known("cuMemsetD32Async", 3020, set_words),
       known("cuStreamWriteValue32", 8000, write_value),
       known("cuMemcpyBatchAsync", 12080, copy_batch_12080),

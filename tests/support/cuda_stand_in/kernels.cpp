@@ -2,16 +2,26 @@
 
 #include <cstring>
 
+#include <vector>
+
+#include "device/fingerprint_lane.hpp"
 #include "device/gather_lane.hpp"
 
 namespace ckpt::test {
 
 namespace {
 
+using device::FingerprintEntry;
 using device::GatherEntry;
 
 constexpr unsigned char poison = 0xdb;
 constexpr std::string_view gather_name = "ckpt_gather";
+constexpr std::string_view fingerprint_name = "ckpt_fingerprint";
+
+void lose_by_address(World& world, StreamQueue& stream) {
+  world.violate("a kernel has used memory that it must not");
+  world.lose(*stream.context, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
 
 struct Gather {
   World* world = nullptr;
@@ -37,8 +47,7 @@ struct Gather {
     return table;
   }
   const GatherEntry* lose() const {
-    world->violate("a kernel has used memory that it must not");
-    world->lose(*stream->context, CUDA_ERROR_ILLEGAL_ADDRESS);
+    lose_by_address(*world, *stream);
     return nullptr;
   }
   void start() const {
@@ -53,6 +62,63 @@ struct Gather {
       entry.source = reinterpret_cast<std::uint64_t>(world->at(entry.source, entry.bytes));
       for (unsigned lane = 0; lane < device::gather_lanes; ++lane)
         device::gather_part(entry, item % parts, slot, lane);
+    }
+  }
+};
+
+struct Fingerprint {
+  World* world = nullptr;
+  StreamQueue* stream = nullptr;
+  CUdeviceptr entries = 0;
+  unsigned count = 0;
+  CUdeviceptr fragments = 0;
+  unsigned fragment_count = 0;
+  std::uint64_t chunk_bytes = 0;
+  CUdeviceptr sums = 0;
+
+  std::byte* on_gpu(CUdeviceptr address, std::size_t bytes) const {
+    return world->device_of(address) == stream->context->device ? world->at(address, bytes)
+                                                                : nullptr;
+  }
+  // A copy of the table, whose sources are where the stand-in has them; those that it does not know
+  // are null.
+  std::vector<FingerprintEntry> table(CUdeviceptr address, unsigned entry_count) const {
+    std::vector<FingerprintEntry> made(entry_count);
+    const std::byte* const bytes = on_gpu(address, entry_count * sizeof(FingerprintEntry));
+    if (bytes == nullptr) return made;
+    std::memcpy(made.data(), bytes, entry_count * sizeof(FingerprintEntry));
+    for (FingerprintEntry& entry : made)
+      entry.source = reinterpret_cast<std::uint64_t>(on_gpu(entry.source, entry.bytes));
+    return made;
+  }
+  // False: the context is lost by it.
+  bool add(const FingerprintEntry& entry, const FingerprintSums& added) const {
+    const std::uint64_t chunk = entry.slot_offset / chunk_bytes;
+    auto* const sum = reinterpret_cast<FingerprintSums*>(
+        on_gpu(sums + chunk * sizeof(FingerprintSums), sizeof(FingerprintSums)));
+    if (entry.source == 0 || sum == nullptr) {
+      lose_by_address(*world, *stream);
+      return false;
+    }
+    sum->low += added.low;
+    sum->high += added.high;
+    return true;
+  }
+  void run() const {
+    for (const FingerprintEntry& entry : table(entries, count)) {
+      FingerprintSums added;
+      for (unsigned lane = 0; entry.source != 0 && lane < device::fingerprint_lanes; ++lane)
+        device::add_entry(entry, chunk_bytes, lane, added);
+      if (!add(entry, added)) return;
+    }
+    const auto parts = table(fragments, fragment_count);
+    for (const FingerprintEntry& part : parts) {
+      if (part.source == 0) return lose_by_address(*world, *stream);
+    }
+    for (unsigned index = 0; index < fragment_count; ++index) {
+      FingerprintSums added;
+      if (!device::add_fragments(parts.data(), fragment_count, index, chunk_bytes, added)) continue;
+      if (!add(parts[index], added)) return;
     }
   }
 };
@@ -73,30 +139,25 @@ CUresult check_module(const World& world, const void* image) {
   if (world.settings.refuses_ptx != 0) return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
   const bool is_known = std::strstr(text, "\n.version 6.3\n") != nullptr &&
                         std::strstr(text, "\n.target sm_60\n") != nullptr &&
-                        std::strstr(text, ".visible .entry ckpt_gather(") != nullptr;
+                        std::strstr(text, ".visible .entry ckpt_") != nullptr;
   return is_known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
 }
 
 bool has_kernel(std::string_view name) {
-  return name == gather_name;
+  return name == gather_name || name == fingerprint_name;
 }
 
-CUresult launch_gather(World& world, StreamQueue& stream, const Launch& launch) {
-  if (launch.blocks == 0 || launch.threads == 0 || launch.threads > 1024 ||
-      launch.threads % device::gather_lanes != 0)
-    return CUDA_ERROR_INVALID_VALUE;
-  // The arguments are taken at the call.
+namespace {
+
+// The arguments are taken at the call.
+Work work_of_gather(World& world, StreamQueue& stream, void** arguments) {
   const Gather gather{&world,
                       &stream,
-                      argument<CUdeviceptr>(launch.arguments, 0),
-                      argument<unsigned>(launch.arguments, 1),
-                      argument<unsigned>(launch.arguments, 2),
-                      argument<unsigned char*>(launch.arguments, 3)};
-  if (++world.counts.kernels == world.settings.fail_launch)
-    return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+                      argument<CUdeviceptr>(arguments, 0),
+                      argument<unsigned>(arguments, 1),
+                      argument<unsigned>(arguments, 2),
+                      argument<unsigned char*>(arguments, 3)};
   Work work;
-  work.is_kernel = true;
-  work.ends_block = true;
   if (gather.count > 0) {
     work.is_copy = true;
     work.host = gather.slot;  // The kernel knows how much of it.
@@ -104,6 +165,37 @@ CUresult launch_gather(World& world, StreamQueue& stream, const Launch& launch) 
     work.start = [gather] { gather.start(); };
     work.run = [gather] { gather.run(); };
   }
+  return work;
+}
+
+Work work_of_fingerprint(World& world, StreamQueue& stream, void** arguments) {
+  const Fingerprint fingerprint{&world,
+                                &stream,
+                                argument<CUdeviceptr>(arguments, 0),
+                                argument<unsigned>(arguments, 1),
+                                argument<CUdeviceptr>(arguments, 2),
+                                argument<unsigned>(arguments, 3),
+                                argument<std::uint64_t>(arguments, 4),
+                                argument<CUdeviceptr>(arguments, 5)};
+  Work work;
+  work.run = [fingerprint] { fingerprint.run(); };
+  return work;
+}
+
+}  // namespace
+
+CUresult launch_kernel(World& world, StreamQueue& stream, std::string_view name,
+                       const Launch& launch) {
+  static_assert(device::gather_lanes == device::fingerprint_lanes);
+  if (launch.blocks == 0 || launch.threads == 0 || launch.threads > 1024 ||
+      launch.threads % device::gather_lanes != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  Work work = name == gather_name ? work_of_gather(world, stream, launch.arguments)
+                                  : work_of_fingerprint(world, stream, launch.arguments);
+  if (++world.counts.kernels == world.settings.fail_launch)
+    return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  work.is_kernel = true;
+  work.ends_block = true;
   world.queue(stream, std::move(work));
   return CUDA_SUCCESS;
 }

@@ -1,6 +1,6 @@
 // Kernels: what the stand-in runs in place of libckpt's kernels for GPUs, by their names.
 //
-// The gather kernel's lanes run one after the other, by the same source as on a GPU.
+// Their lanes run one after the other, by the same source as on a GPU.
 //
 // Threads: as World.
 #pragma once
@@ -21,6 +21,7 @@ struct Launch {
   void** arguments = nullptr;
 };
 // Queues it. As on a GPU, an address that it may not use destroys the context when it runs.
-CUresult launch_gather(World& world, StreamQueue& stream, const Launch& launch);
+CUresult launch_kernel(World& world, StreamQueue& stream, std::string_view name,
+                       const Launch& launch);
 
 }  // namespace ckpt::test

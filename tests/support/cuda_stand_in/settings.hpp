@@ -14,9 +14,10 @@ struct Settings {
   std::uint64_t eager = 0;    // 1: all that can run does, at each call.
   std::uint64_t fail_at = 0;  // The call that fails, counted from 1.
   std::uint64_t error = CUDA_ERROR_UNKNOWN;
-  std::uint64_t kill_at = 0;    // The call in which the process dies.
-  std::uint64_t kill_copy = 0;  // The copy in the middle of which the process dies.
-  std::uint64_t fail_copy = 0;  // The copy that ends with `error`, as an error of the GPU.
+  std::uint64_t kill_at = 0;       // The call in which the process dies.
+  std::uint64_t kill_copy = 0;     // The copy in the middle of which the process dies.
+  std::uint64_t fail_copy = 0;     // The copy that ends with `error`, as an error of the GPU.
+  std::uint64_t corrupt_copy = 0;  // The copy to the host that arrives with a bit changed.
   std::uint64_t pin_call_max = 1ull << 30;  // Bytes of one registration.
   std::uint64_t pin_total_max = ~0ull;
   std::uint64_t fail_unpins = 0;      // So many of the first calls that unregister memory fail.

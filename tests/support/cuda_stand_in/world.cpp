@@ -478,7 +478,11 @@ CUresult World::copy(StreamQueue& stream, void* host, CUdeviceptr address, std::
   if (is_to_host) {
     work.is_to_host = true;
     work.start = [host, bytes] { std::memset(host, poison, bytes); };
-    work.run = [host, gpu, bytes] { std::memcpy(host, gpu, bytes); };
+    const bool is_corrupt = ++copies_to_host_ == settings.corrupt_copy;
+    work.run = [host, gpu, bytes, is_corrupt] {
+      std::memcpy(host, gpu, bytes);
+      if (is_corrupt) static_cast<unsigned char*>(host)[bytes / 2] ^= 0x10;
+    };
   } else if (kind == HostKind::pinned) {
     work.start = [gpu, bytes] { std::memset(gpu, poison, bytes); };
     work.run = [host, gpu, bytes] { std::memcpy(gpu, host, bytes); };

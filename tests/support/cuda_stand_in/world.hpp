@@ -82,6 +82,12 @@ struct EventState {
   MarkPtr mark;  // The newest record's; null: never recorded.
 };
 
+// Function: a kernel of a module.
+struct Function {
+  Context* context = nullptr;
+  std::string name;
+};
+
 class World {
  public:
   explicit World(const Settings& settings);
@@ -140,6 +146,7 @@ class World {
   std::map<CUevent, std::unique_ptr<EventState>> events;
   // Events that are no more. They keep their addresses, so that whoever still uses one is seen.
   std::vector<std::unique_ptr<EventState>> former_events;
+  std::vector<std::unique_ptr<Function>> functions;  // Found in modules; never forgotten.
   std::uint64_t waits = 0;
 
  private:
@@ -172,6 +179,7 @@ class World {
   std::uint64_t calls_ = 0;
   std::uint64_t copies_begun_ = 0;
   std::uint64_t copies_ended_ = 0;
+  std::uint64_t copies_to_host_ = 0;
   std::uint64_t bytes_queued_ = 0;
   std::uint64_t works_queued_ = 0;
   std::map<int, std::deque<std::pair<MarkPtr, std::size_t>>> engines_;  // By GPU: copies, bytes.

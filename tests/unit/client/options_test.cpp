@@ -88,6 +88,7 @@ Options all_set() {
   options.gpu_copy_rate = 20 << 20;
   options.gpu_gap = GpuGap::write_value;
   options.gpu_gather = GpuGather::off;
+  options.gpu_check = true;
   options.flush_rate = 30 << 20;
   options.replica_rate = 40 << 20;
   options.skip_unchanged = true;
