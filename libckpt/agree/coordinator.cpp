@@ -137,9 +137,11 @@ void Coordinator::adopt_published(const ClusterView& view) {
       if (!is_fenced(decree_.history, step.at)) raise(decree_.durable, std::optional(step.at));
     } else {
       foreign_trouble_ = fmt::format(
-          "another daemon stores this job's steps in the same directory (timeline {} step {}): "
-          "end one of the two, or give them different directories",
-          step.at.timeline, number(step.at.step));
+          "another daemon stores steps of its own of this job in the same directory (timeline {} "
+          "step {}), after which those of this one are not stored there: end one of the two "
+          "daemons, or give them different directories; `ckpt cp memory:{} PLACE` saves the newest "
+          "step of this one elsewhere",
+          step.at.timeline, number(step.at.step), view.shape.job);
     }
   }
   raise(flush_history_.newest, decree_.durable);

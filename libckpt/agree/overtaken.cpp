@@ -22,8 +22,9 @@ std::string describe_overtaken(const ClusterView& view, const History& before, c
   CKPT_ASSERT(start != now.end());
   CKPT_ASSERT(start->base.has_value());
   return fmt::format(
-      "step {} in memory is given up: another daemon has begun timeline {} of this job in the same "
-      "directory, from step {}",
+      "step {} in memory is not one to go on from any more: another daemon has begun timeline {} "
+      "of "
+      "this job in the same directory, from step {}",
       number(newest->step), start->timeline, number(start->base->step));
 }
 

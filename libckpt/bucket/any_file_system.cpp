@@ -124,6 +124,12 @@ class AnyFileSystem final : public os::FileSystem, public os::Objects {
     Status done = co_await files->abort_upload(std::move(path), std::move(id));
     co_return done;
   }
+  std::string silence(std::string_view path) const override {
+    const auto place = parse_bucket_path(path);
+    if (!place) return {};
+    const Opened& opened = opened_[static_cast<std::size_t>(place->scheme)];
+    return opened && *opened ? (**opened)->silence(path) : std::string();
+  }
 
  private:
   Result<BucketFileSystem*> buckets_of(std::string_view path) {

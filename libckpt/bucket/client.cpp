@@ -154,10 +154,13 @@ Error Client::error_of(const Sent& sent, const std::string& doing) const {
   return Error(Errc::io, words);
 }
 
-bool Client::give_up_in_silence(const std::string& doing, std::chrono::milliseconds silence) {
+bool Client::give_up_in_silence(const std::string& doing, std::chrono::milliseconds silence,
+                                SilentRequests::Request& ours) {
   if (silence < silence_named_after) return false;
   if (is_interrupted()) return true;
-  name_silence(fmt::format("{}: no answer from {} yet", doing, settings_.describe()));
+  const std::string text = fmt::format("{}: no answer from {} yet", doing, settings_.describe());
+  name_silence(text);
+  ours.note(text);
   return false;
 }
 
@@ -197,8 +200,9 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
   bool is_unsure = false;
   int stalls = 0;
   const Time named_from = clock_.after(silence_named_after);
-  request.on_silence = [this, doing](std::chrono::milliseconds silence) {
-    return give_up_in_silence(doing, silence);
+  SilentRequests::Request ours(silent_, clock_.now());  // No try outlives it.
+  request.on_silence = [this, doing, &ours](std::chrono::milliseconds silence) {
+    return give_up_in_silence(doing, silence, ours);
   };
   for (int tries = 1;; ++tries) {
     std::function<Result<Sent>()> work = [this, request, now = server_time()] {
@@ -238,6 +242,7 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
     }
     if (reaction != Reaction::try_again) continue;
     log(LogLevel::debug, "s3: {} is tried again", doing);
+    ours.note(fmt::format("{}: {}", doing, trouble));
     if (clock_.now() >= named_from)
       name_silence(fmt::format("{}: {}, {} of {} tries", doing, trouble, tries, tries_limit()));
     CKPT_CO_CHECK(co_await pause(tries, doing));

@@ -19,6 +19,7 @@
 #include "bucket/credentials.hpp"
 #include "bucket/patience.hpp"
 #include "bucket/settings.hpp"
+#include "bucket/silent_requests.hpp"
 #include "os/disk_threads.hpp"
 #include "os/objects.hpp"
 
@@ -76,6 +77,8 @@ class Client {
   std::optional<Duration> age_of(std::optional<WallTime> time) const;
 
   const Settings& settings() const { return settings_; }
+  // Why requests are tried again just now; for people. Empty: none is for long.
+  std::string silence() const { return silent_.describe(clock_.now()); }
 
  private:
   struct Sent {
@@ -97,7 +100,8 @@ class Client {
   void note_time(const Response& response);
   void set_clock();
   // Both name a silent server, now and then; any thread.
-  bool give_up_in_silence(const std::string& doing, std::chrono::milliseconds silence);
+  bool give_up_in_silence(const std::string& doing, std::chrono::milliseconds silence,
+                          SilentRequests::Request& ours);
   void name_silence(const std::string& text);
   bool is_interrupted() const { return patience_.is_interrupted && patience_.is_interrupted(); }
   int tries_limit() const { return has_answered_ ? tries_max : patience_.first_tries_max; }
@@ -113,6 +117,7 @@ class Client {
   bool has_answered_ = false;  // The server has, to anything.
   std::mutex silence_mutex_;   // Only for the next one.
   LogLimit silences_{silence_named_every_seconds};
+  SilentRequests silent_;
   Duration seen_offset_{};   // The server's time, less ours, in its last answer.
   Duration clock_offset_{};  // The same, when the server first refused our time. Requests have it.
   os::DiskThreads threads_;

@@ -175,7 +175,9 @@ std::string memory_kept(const Json& job) {
   if (!kept.is_number_unsigned()) return {};
   const auto seconds = kept.get<std::uint64_t>();
   const bool has_directory = job.value("directory", Json()).is_string();
-  const char* then = has_directory ? "stored and freed" : "freed: there is no directory";
+  const char* then = "stored and freed";
+  if (flag_in(job, "storage_refuses")) then = "freed: the directory takes none of its steps";
+  if (!has_directory) then = "freed: there is no directory";
   if (seconds == 0) return fmt::format("  no trainer for long: its memory is {}\n", then);
   return fmt::format("  no trainer here: its memory is kept for {}, then {}\n",
                      human_seconds(seconds), then);
@@ -191,6 +193,13 @@ std::string second_place_of(const Json& job) {
                                                            : std::string("was not reached");
   return fmt::format("  second place: {} ({}), {}{}\n", printable(text_in(place, "directory")),
                      printable(text_in(place, "pace")), has, copying);
+}
+
+// As long as the job lives; for some time it is also a part of `degraded`.
+std::string gone_of(const Json& job) {
+  const std::string gone = text_in(job, "gone_from_directory");
+  const bool is_said = text_in(job, "degraded").find(gone) != std::string::npos;
+  return gone == "-" || is_said ? "" : "  gone: " + printable(gone) + "\n";
 }
 
 // Of declared tensors, in the first step that was stored.
@@ -232,7 +241,7 @@ std::string describe(const Json& job) {
                   step_text(job, "durable") + (is_away(job) ? " when last seen" : ""),
                   job.value("directory", Json()).is_string() ? printable(text_in(job, "directory"))
                                                              : "none, memory only");
-  text += second_place_of(job);
+  text += second_place_of(job) + gone_of(job);
   for (const char* trouble : {"degraded", "waiting"}) {
     const std::string what = text_in(job, trouble);
     if (what != "-") text += fmt::format("  {}: {}\n", trouble, printable(what));

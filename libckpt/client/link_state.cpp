@@ -50,8 +50,8 @@ Status LinkState::wait_for(Deadline deadline, std::string_view what, Holds holds
   return view_.read([&](const LinkView& view) -> Status {
     if (holds(view)) return {};
     if (view.is_over()) return end_of(view);
-    const std::string text = fmt::format("{}: {}: {}", who_, what, late);
-    return fail(Errc::unavailable, text + view.delays() + stopped);
+    return fail(Errc::unavailable,
+                fmt::format("{}: {}: {}{}{}", who_, what, late, view.delays(), stopped));
   });
 }
 
@@ -93,7 +93,7 @@ void LinkState::fenced(std::string reason) {
 void LinkState::noticed(control::Notice notice) {
   const auto [before, differed] = change([&](LinkView& view) {
     view.waiting = std::move(notice.waiting);
-    if (!notice.degraded.empty()) view.counters.last_error = notice.degraded;
+    if (view.has_begun() && !notice.degraded.empty()) view.counters.last_error = notice.degraded;
     return std::pair(std::exchange(view.counters.degraded, notice.degraded),
                      std::exchange(view.differ, notice.differ));
   });
@@ -216,8 +216,7 @@ bool LinkState::forget_idle_slots() {
 Status LinkState::wait_attached(Deadline deadline, const std::string& directory) const {
   std::string late = "the deadline passed";
   if (!directory.empty())
-    late +=
-        fmt::format("; the daemon reads {} first, which may not answer: see its log", directory);
+    late += "; the daemon reads " + directory + " first, which may not answer: see its log";
   return wait_for(
       deadline, "attach", [](const LinkView& view) { return view.phase == Phase::attached; }, late);
 }
@@ -229,31 +228,21 @@ void LinkState::ask_layout(std::uint64_t slot_bytes) {
   });
 }
 
-namespace {
-
-Deadline next_report() {
-  return std::chrono::steady_clock::now() + RestoreTeller::interval;
-}
-
-}  // namespace
-
-// The wait happens once per job, but lasts seconds per GiB on a slow machine.
+// True: it is worth a line in the log.
 template <class IsOver>
-void LinkState::log_long_wait(Deadline deadline, IsOver is_over) const {
-  if (!log_after_) return;
+bool LinkState::lasts_long(Deadline deadline, IsOver is_over) const {
+  if (!log_after_) return false;
   const Deadline log_at = std::chrono::steady_clock::now() + *log_after_;
-  if (log_at >= deadline) return;
-  const bool has_ended = view_.wait_until(
-      log_at, [&](const LinkView& view) { return is_over(view) || view.is_over(); });
-  if (has_ended) return;
-  const std::uint64_t bytes =
-      view_.read([](const LinkView& view) { return view.slots.asked_bytes(); });
-  log_info("{}: preparing memory, Slots of {} each: this is done once, later saves are quick", who_,
-           arena::human_bytes(bytes));
+  if (log_at >= deadline) return false;
+  return !view_.wait_until(log_at,
+                           [&](const LinkView& view) { return is_over(view) || view.is_over(); });
 }
 
 template <class IsOver>
 Status LinkState::report_until(IsOver is_over, Deadline deadline, const RestoreWatch& watch) const {
+  const auto next_report = [] {
+    return std::chrono::steady_clock::now() + RestoreTeller::interval;
+  };
   for (Deadline next = next_report(); watch && next < deadline; next = next_report()) {
     const bool has_ended = view_.wait_until(
         next, [&](const LinkView& view) { return is_over(view) || view.is_over(); });
@@ -270,10 +259,14 @@ Status LinkState::wait_slots_unless(IsNeedless is_needless, Deadline deadline,
   const auto is_over = [&](const LinkView& view) {
     return is_needless(view) || view.slots_error.has_value() || view.slots.are_big_enough();
   };
-  log_long_wait(deadline, is_over);
   const std::uint64_t bytes =
       view_.read([](const LinkView& view) { return view.slots.asked_bytes(); });
-  const std::string what = fmt::format("make Slots of {}", arena::human_bytes(bytes));
+  const std::string size = arena::human_bytes(bytes);
+  // Once per job, but seconds per GiB on a slow machine.
+  if (lasts_long(deadline, is_over))
+    log_info("{}: preparing memory, Slots of {} each: this is done once, later saves are quick",
+             who_, size);
+  const std::string what = "make Slots of " + size;
   CKPT_CHECK(report_until(is_over, deadline, watch));
   CKPT_CHECK(wait_for(deadline, what, is_over, "not done yet"));
   return view_.read([&](const LinkView& view) -> Status {
@@ -431,6 +424,10 @@ Result<std::string> LinkState::wait_status(Deadline deadline) const {
 
 Status LinkState::wait_closed(Deadline deadline) const {
   const auto is_closed = [](const LinkView& view) { return view.closed.has_value(); };
+  // A full disk, or a bucket that is away, may take minutes, in which a program seems to hang.
+  if (lasts_long(deadline, is_closed))
+    log_info("{}: close waits: {}", who_,
+             view_.read([](const LinkView& view) { return view.levels_text() + view.delays(); }));
   CKPT_CHECK(wait_for(deadline, "close", is_closed));
   return view_.read([](const LinkView& view) { return *view.closed; });
 }

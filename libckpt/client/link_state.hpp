@@ -21,8 +21,8 @@ namespace ckpt::client {
 
 class LinkState {
  public:
-  // Errors name `who`: "rank 3 of job gpt2". A wait for Slots that lasts longer than `log_after` is
-  // logged; none: never.
+  // Errors name `who`: "rank 3 of job gpt2". A wait for Slots, or for the end of a close, that
+  // lasts longer than `log_after` is logged once; none: never.
   explicit LinkState(std::string who, std::optional<std::chrono::milliseconds> log_after = {})
       : who_(std::move(who)), log_after_(log_after) {}
 
@@ -103,7 +103,7 @@ class LinkState {
   Status wait_for(Deadline deadline, std::string_view what, Holds holds,
                   std::string_view late = "the deadline passed") const;
   template <class IsOver>
-  void log_long_wait(Deadline deadline, IsOver is_over) const;
+  bool lasts_long(Deadline deadline, IsOver is_over) const;
   template <class IsNeedless>
   Status wait_slots_unless(IsNeedless is_needless, Deadline deadline,
                            const RestoreWatch& watch = {}) const;

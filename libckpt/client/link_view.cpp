@@ -94,6 +94,18 @@ RestoreProgress LinkView::restore_progress() const {
   return progress;
 }
 
+std::string LinkView::levels_text() const {
+  const std::pair<Level, std::optional<Step>> newest[] = {{Level::captured, counters.captured},
+                                                          {Level::committed, counters.committed},
+                                                          {Level::durable, counters.durable}};
+  std::string text;
+  for (const auto& [level, step] : newest) {
+    const std::string which = step ? fmt::format("step {}", number(*step)) : "no step";
+    text += fmt::format("{}{} is {}", text.empty() ? "" : ", ", which, to_string(level));
+  }
+  return text;
+}
+
 std::string LinkView::delays() const {
   std::string text;
   // A daemon that was never attached may be there, and refuse.

@@ -66,9 +66,13 @@ struct LinkView {
   void offer(control::Offer offered);
 
   bool is_over() const { return phase == Phase::ended; }
+  // Before, the engine may still speak of what the trainer before this one met.
+  bool has_begun() const { return identity.timeline != 0; }
   bool is_lost(Step step) const;
   std::string degraded() const;
   RestoreProgress restore_progress() const;
+  // How far the newest step of each level is: "step 5 is captured, step 4 is durable".
+  std::string levels_text() const;
   // Why a wait failed: "; the daemon is away: ...; it waits: ...".
   std::string delays() const;
   void check_invariants() const;

@@ -26,13 +26,13 @@ bool is_our_own_failure(const Status& copied) {
 }
 
 // After this long, a person begins to wonder.
-constexpr std::chrono::seconds slots_logged_after{3};
+constexpr std::chrono::seconds waits_logged_after{3};
 
 }  // namespace
 
 std::shared_ptr<LinkState> make_link_state(const Options& options) {
   std::optional<milliseconds> log_after;
-  if (options.rank == 0) log_after = slots_logged_after;
+  if (options.rank == 0) log_after = waits_logged_after;
   return std::make_shared<LinkState>(name_for_errors(options), log_after);
 }
 

@@ -34,6 +34,10 @@ class FlushFailures {
   // Attempts that failed, and why the last one did.
   std::uint64_t count() const { return count_; }
   const std::string& newest() const { return newest_; }
+  // For steps that the directory will never take.
+  std::string way_out() const {
+    return "`ckpt cp memory:" + facts_.shape.job + " PLACE` saves the newest one elsewhere";
+  }
   // On the coordinator's node: no time brings the steps of this timeline to storage.
   bool are_refusals() const { return refusals_ >= 2 && refused_in_ == running_timeline(); }
 

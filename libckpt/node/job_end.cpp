@@ -151,13 +151,14 @@ Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
   while (!is_flushed(clock.now() < commits_until)) {
     const bool has_failed = storage_.failures().count() - failed_before >= failures_max;
     const bool is_given_up = facts_.context.captures == CapturePermission::refused;
-    if (has_failed || is_given_up || clock.now() >= deadline) {
+    const bool is_refused = storage_.failures().are_refusals();  // Nothing would come of waiting.
+    if (has_failed || is_refused || is_given_up || clock.now() >= deadline) {
       const StorageStanding all = storage_standing();
-      const bool has_tried = storage_.failures().count() > failed_before;
+      const bool has_tried = is_refused || storage_.failures().count() > failed_before;
       const std::string why = has_tried     ? storage_.failures().newest()
                               : is_given_up ? "the flush was given up"
                                             : "not done in time";
-      co_return fail(has_failed ? Errc::io : Errc::unavailable,
+      co_return fail(has_failed || is_refused ? Errc::io : Errc::unavailable,
                      fmt::format("flush job {}: {}: {}", all.job, describe(all), why));
     }
     auto woken = co_await changed_.wait_until(deadline);

@@ -280,6 +280,7 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
     log_warning("job={} old checkpoints are kept: {}", facts_.shape.job, catalog.error().message());
     co_return Status{};
   }
+  places_.front().look_for_gone(*catalog);
   if (const auto missed = storage::first_not_stored(retention_.keep_every, catalog->checkpoints,
                                                     publishing.order.at)) {
     log_warning(
@@ -312,7 +313,7 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
 asio::awaitable<void> JobStorage::mend_latest() {
   const std::uint64_t attempt = facts_.context.random.next();
   const auto mended =
-      co_await storage::mend_latest(site(), stored_.run, places_.front().checkpoints(), attempt);
+      co_await storage::mend_latest(site(), stored_.run, places_.front().catalog(), attempt);
   if (!mended)
     log_warning("job={} `latest` in {} stays: {}", facts_.shape.job, facts_.directory,
                 mended.error().message());

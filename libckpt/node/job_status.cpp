@@ -102,7 +102,9 @@ StepHeld held(const agree::ClusterView& view, format::StepId at) {
   return result;
 }
 
-// Newest first: every step that is in memory or was committed or published.
+// Newest first: every step that is in memory or was committed or published. "abandoned" is what the
+// code calls fenced: a restore to an older step has given it up, here or by another daemon (then
+// the history of a look at storage says so first, and the step is called *overtaken*).
 json steps_of(const agree::ClusterView& view, const agree::History& history,
               const std::optional<format::StepId>& committed,
               const std::optional<format::StepId>& durable) {
@@ -149,6 +151,30 @@ json slot_status(std::uint32_t rank, bool is_own, const arena::Slot& slot) {
   status["timeline"] = slot.id().at.timeline;
   status["step"] = number(slot.id().at.step);
   return status;
+}
+
+// Own Slots in whatever state they are; of other nodes' copies, those that could be read.
+json slots_status(const SlotTable& slots) {
+  json list = json::array();
+  for (const auto& [number_of_rank, own] : slots.all_own()) {
+    for (const OwnSlot& own_slot : own.slots)
+      list.push_back(slot_status(number_of_rank, true, *own_slot.slot));
+  }
+  slots.for_each_sealed([&](arena::Slot& slot, bool is_own) {
+    if (!is_own) list.push_back(slot_status(slot.id().rank, false, slot));
+  });
+  return list;
+}
+
+json nodes_status(const JobFacts& facts, const Peers& peers) {
+  json list = json::array();
+  for (const Node& node : facts.shape.nodes) {
+    list.push_back({{"name", node.name},
+                    {"failure_domain", agree::domain_of(facts.shape, node.name)},
+                    {"address", node.address},
+                    {"live", node.name == facts.node || peers.is_live(node.name)}});
+  }
+  return list;
 }
 
 json ranks_status(const Ranks& ranks) {
@@ -294,6 +320,7 @@ json Job::status() const {
   status["directory"] = text_or_null(facts_.directory);
   status["second_place"] = second_status(storage_.second(), look);
   status["storage_reached"] = look ? json(look->trouble().empty()) : json();
+  status["gone_from_directory"] = text_or_null(storage_.gone());
   status["world_size"] = facts_.shape.world_size;
   status["coordinator"] = peers_.coordinator();
   status["sees_all_nodes"] = peers_.is_coordinator();
@@ -310,27 +337,16 @@ json Job::status() const {
   const bool is_waiting = !ranks_.have_trainer() && !facts_.ended_at && slots_.bytes() > 0;
   const Duration kept = sessions_.idle().left(facts_.clock().now());
   status["memory_kept_seconds"] = is_waiting ? json(kept / std::chrono::seconds(1)) : json();
+  // What is in memory alone is lost with it, unless somebody saves it elsewhere.
+  status["storage_refuses"] = storage_.failures().are_refusals();
   status["copies_go_to"] = replication_.targets();
   const CopiesSent& sent = replication_.copies_sent();
   status["copies_sent"] = {{"bytes", sent.bytes}, {"bytes_unchanged", sent.bytes_unchanged}};
   status["slot_bytes"] = slots_.bytes();
   status["giving_way"] = giving_way_status(giving_way_);
-  status["nodes"] = json::array();
-  for (const Node& node : facts_.shape.nodes) {
-    status["nodes"].push_back({{"name", node.name},
-                               {"failure_domain", agree::domain_of(facts_.shape, node.name)},
-                               {"address", node.address},
-                               {"live", node.name == facts_.node || peers_.is_live(node.name)}});
-  }
+  status["nodes"] = nodes_status(facts_, peers_);
   status["ranks"] = ranks_status(ranks_);
-  status["slots"] = json::array();
-  for (const auto& [number_of_rank, own] : slots_.all_own()) {
-    for (const OwnSlot& own_slot : own.slots)
-      status["slots"].push_back(slot_status(number_of_rank, true, *own_slot.slot));
-  }
-  slots_.for_each_sealed([&](arena::Slot& slot, bool is_own) {
-    if (!is_own) status["slots"].push_back(slot_status(slot.id().rank, false, slot));
-  });
+  status["slots"] = slots_status(slots_);
   const agree::VoteRules rules{std::nullopt, history, facts_.restore_counts,
                                facts_.context.options.restores_without_progress_max};
   status["steps"] = steps_of(seen, history, facts_.committed, durable);

@@ -184,6 +184,7 @@ void JobStorage::stop() {
 
 Task<void> JobStorage::refresh_catalog() {
   CKPT_CO_TRY(storage::Catalog catalog, co_await places_.front().load(std::nullopt));
+  places_.front().look_for_gone(catalog);
   CKPT_CO_CHECK(co_await refresh_second());
   adopt(std::move(catalog));
   co_return Status{};
@@ -287,7 +288,9 @@ void JobStorage::need_catalog() {
 }
 
 void JobStorage::forget_published() {
-  if (!facts_.directory.empty()) published_.reset();
+  if (facts_.directory.empty()) return;
+  published_.reset();
+  places_.front().forget_for_gone();
 }
 
 void JobStorage::forget_catalog() {
@@ -359,19 +362,24 @@ Task<void> JobStorage::keep_marker() {
     order.is_running = true;
     order.mounted = mounted_;
     marker = co_await storage::open_run_directory(site(), std::move(order));
-    if (marker)
+    if (marker) {
       log_warning("job={} {} had lost what says whose it is: made again", job, site().directory());
+      // Now, and not when the next step is stored: that may be long after.
+      const auto catalog = co_await places_.front().load(std::nullopt);
+      if (catalog) places_.front().look_for_gone(*catalog);
+      life_.touch();
+    }
   }
   if (!marker) co_return fail(std::move(marker).error());
   if (marker->run == stored_.run) {
     co_await note_mounted();  // By now it may be another mount, with all that was there.
     co_return Status{};
   }
-  co_return fail(
-      Errc::invalid_argument,
-      fmt::format("publish a step of job {} in {}: by now it is the directory of run {} "
-                  "of job {}, and not of run {}",
-                  job, site().directory(), to_hex(marker->run), marker->job, to_hex(stored_.run)));
+  co_return fail(Errc::invalid_argument,
+                 fmt::format("publish a step of job {} in {}: by now it is the directory of run {} "
+                             "of job {}, and not of run {}: no step is stored there; {}",
+                             job, site().directory(), to_hex(marker->run), marker->job,
+                             to_hex(stored_.run), failures_.way_out()));
 }
 
 asio::awaitable<void> JobStorage::note_mounted() {

@@ -91,11 +91,11 @@ class JobStorage {
 
   StoredReads& reads() { return reads_; }
   std::deque<StoredPlace>& places() { return places_; }
+  std::string gone() const;  // Of the first place: GoneSteps::text.
   const storage::CopiesDiffer& copies_differ() const { return copies_differ_; }
   // Replaces the rank's damaged files in the first place. Errors: those of storage::rewrite_shard.
   Task<void> write_anew(storage::ShardToWrite source);
   storage::TransferHooks healing_hooks();
-
   // The second place; null: there is none. It copies while this node coordinates.
   const SecondPlace* second() const { return second_ ? &*second_ : nullptr; }
   void finish_copies();  // Nothing newer will come.

@@ -79,12 +79,16 @@ void JobStorage::store_history_later(const Error& error) {
   history_due_ = facts_.clock().after(history_again_after);
 }
 
+std::string JobStorage::gone() const {
+  return places_.empty() ? std::string() : places_.front().gone().text();
+}
+
 std::string JobStorage::trouble(Time now) const {
   std::string known = second_ ? second_->trouble(now) : std::string();
-  for (const StoredPlace& place : places_) {
-    const std::string unreadable = place.unreadable();
-    if (!unreadable.empty()) known += (known.empty() ? "" : "; ") + unreadable;
-  }
+  const auto add = [&](const std::string& more) {
+    if (!more.empty()) known += (known.empty() ? "" : "; ") + more;
+  };
+  for (const StoredPlace& place : places_) add(place.trouble(now));
   if (!aside_since_ || now - *aside_since_ < aside_long) return known;
   return fmt::format("storage has not answered a write of timelines for {} s",
                      std::chrono::duration_cast<std::chrono::seconds>(now - *aside_since_).count());
@@ -104,9 +108,11 @@ Task<void> JobStorage::keep_history(format::StepId to_publish) {
         Errc::invalid_argument,
         fmt::format(
             "publish step {} of timeline {}: it was abandoned by timeline {}, which another "
-            "daemon has begun in {}: end one of the two, or give them different directories",
+            "daemon has begun in {}: no later step of this timeline is stored there either; {}; "
+            "end one of the two daemons, or give them different directories; a trainer that "
+            "starts again goes on from the other's steps",
             number(to_publish.step), to_publish.timeline, agree::newest_timeline(there->history),
-            os::display(facts_.directory)));
+            os::display(facts_.directory), failures_.way_out()));
   }
   // Later ones are recorded when they begin, or not at all.
   agree::History ours = facts_.history;

@@ -17,28 +17,35 @@ constexpr Duration look_patience = std::chrono::seconds(5);
 }  // namespace
 
 void LastLook::update(bool is_end) {
-  const bool is_stored = facts_.committed && facts_.durable && *facts_.durable >= *facts_.committed;
-  if (!is_stored || facts_.directory.empty() || (about_ && about_ != facts_.durable)) {
+  const bool is_stored = !facts_.directory.empty() && facts_.committed && facts_.durable &&
+                         *facts_.durable >= *facts_.committed;
+  // An answer holds for the step that it was for.
+  if (!is_stored || (about_ && about_ != facts_.durable)) {
     facts_.last_look = unasked;
     about_.reset();
     is_asked_ = false;
   }
-  if (!is_end || !is_stored || facts_.directory.empty()) {
+  if (!is_end || !is_stored) {
+    // Training goes on, and may last: the next end asks again. That a step is gone is not
+    // forgotten, since a flush of it follows.
     if (facts_.last_look != gone) facts_.last_look = unasked;
     is_asked_ = false;
     return;
   }
   const format::StepId at = *facts_.durable;
-  if (facts_.last_look == gone) {
-    const bool is_flushed_now = facts_.decree.flush && facts_.decree.flush->at == at;
-    if (is_stored_again_ && !is_flushed_now) is_asked_ = false;
-    is_stored_again_ = is_flushed_now;
-  }
+  if (has_been_stored_again(at)) is_asked_ = false;
   if (std::exchange(is_asked_, true)) return;
   about_ = at;
   is_stored_again_ = false;
   if (facts_.last_look != gone) facts_.last_look = looking;  // Else it is until it is seen again.
   facts_.context.spawn(run(at));
+}
+
+// True once: when the flush that was to bring the step back has ended, however it ended.
+bool LastLook::has_been_stored_again(format::StepId at) {
+  if (facts_.last_look != gone) return false;
+  const bool is_flushed_now = facts_.decree.flush && facts_.decree.flush->at == at;
+  return std::exchange(is_stored_again_, is_flushed_now) && !is_flushed_now;
 }
 
 bool LastLook::is_done(bool is_held) const {

@@ -29,6 +29,7 @@ class LastLook {
   bool is_done(bool is_held) const;
 
  private:
+  bool has_been_stored_again(format::StepId at);
   asio::awaitable<void> run(format::StepId at);
 
   JobFacts& facts_;

@@ -226,8 +226,8 @@ Task<void> SecondPlace::record() {
 // A daemon that was killed, or somebody who removed steps by hand, may leave it dangling.
 Task<void> SecondPlace::mend_latest() {
   const std::uint64_t attempt = facts_.context.random.next();
-  auto mended = co_await storage::mend_latest(second_.site(), facts_.shape.run,
-                                              second_.checkpoints(), attempt);
+  auto mended =
+      co_await storage::mend_latest(second_.site(), facts_.shape.run, second_.catalog(), attempt);
   if (!mended)
     log_warning("job={} `latest` in {} stays: {}", facts_.shape.job, second_.directory(),
                 mended.error().message());

@@ -252,6 +252,11 @@ void Sessions::miss_start(Rank& rank, const format::Start& start) {
                                       fail(start.outcome.error(), start.reason), start.reason});
 }
 
+// A trainer that closes gets one answer, as soon as nothing better can come:
+//
+//   the job has ended, or this rank never began  -> closed
+//   the directory refuses the steps for good     -> unavailable, at once
+//   the deadline                                 -> unavailable, with what is wrong or waited for
 void Sessions::settle_closing(const Rank& rank, const std::function<std::string()>& degraded) {
   Session* session = rank.session.get();
   if (session == nullptr || !session->close_deadline || session->is_closed) return;
@@ -264,25 +269,24 @@ void Sessions::settle_closing(const Rank& rank, const std::function<std::string(
   if (facts_.ended_at || session->phase != StartPhase::running) {
     send_levels(*session);  // The trainer hears of the flush before the end.
     closed.emplace();
-  } else if (is_settled && storage_.failures().are_refusals()) {  // Waiting would not help.
-    closed = fail(
-        Errc::unavailable,
-        fmt::format("close job {} rank {}: {}; the daemon has these steps in memory "
-                    "alone, and `ckpt cp memory:{} PLACE` saves the newest elsewhere",
-                    facts_.shape.job, rank.rank, storage_.failures().newest(), facts_.shape.job));
+  } else if (is_settled && storage_.failures().are_refusals()) {
+    closed = fail_close(
+        rank, "the daemon has its newest step in memory alone: " + storage_.failures().newest());
   } else if (facts_.clock().now() >= *session->close_deadline) {
-    const std::string trouble = degraded();
-    closed =
-        fail(Errc::unavailable,
-             fmt::format("close job {} rank {}: not done in time: {}; the daemon goes on with it",
-                         facts_.shape.job, rank.rank,
-                         !trouble.empty() ? trouble
-                         : is_settled     ? "other ranks have not closed, or storage is slow"
-                                          : "a capture is not committed yet"));
+    std::string why = degraded();
+    if (why.empty())
+      why = is_settled ? "other ranks have not closed, or storage is slow"
+                       : "a capture is not committed yet";
+    closed = fail_close(rank, "not done in time: " + why + "; the daemon goes on with it");
   }
   if (!closed) return;
   session->is_closed = true;
   if (session->events != nullptr) session->events->tell(control::Closed{std::move(*closed)});
+}
+
+Unexpected Sessions::fail_close(const Rank& rank, const std::string& why) const {
+  return fail(Errc::unavailable,
+              fmt::format("close job {} rank {}: {}", facts_.shape.job, rank.rank, why));
 }
 
 bool Sessions::are_closing() const {
@@ -308,10 +312,11 @@ void Sessions::detach(SessionId id) {
   idle_.seen(facts_.clock().now());
   const std::uint64_t held = captures_.slot_bytes();
   if (!ranks_.have_trainer() && !are_closing() && held > 0) {
+    const char* then = "stored and freed";
+    if (storage_.failures().are_refusals()) then = "freed: the directory takes none of its steps";
+    if (facts_.directory.empty()) then = "freed: there is no directory to store its steps in";
     log_info("job={} has no trainer here any more: its memory, {}, is kept for {}, then {}",
-             facts_.shape.job, arena::human_bytes(held), idle_.limit_text(),
-             facts_.directory.empty() ? "freed: there is no directory to store its steps in"
-                                      : "stored and freed");
+             facts_.shape.job, arena::human_bytes(held), idle_.limit_text(), then);
   }
   life_.touch();
 }

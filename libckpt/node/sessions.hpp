@@ -55,6 +55,7 @@ class Sessions {
   static void send_notice(const Rank& rank, control::Notice of_job);
 
  private:
+  Unexpected fail_close(const Rank& rank, const std::string& why) const;
   void replace_session(Rank& rank, std::int64_t attaching_process);
   void fence(Rank& rank, std::unique_ptr<Session> older);
   bool refuse_without_peers(Session& session, const char* what);

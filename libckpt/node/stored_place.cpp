@@ -51,6 +51,7 @@ Task<storage::Catalog> StoredPlace::load(std::optional<Step> only) {
 
 void StoredPlace::adopt(storage::Catalog catalog) {
   checkpoints_ = std::move(catalog.checkpoints);
+  gone_.remember(checkpoints_);
   note_rejected(std::move(catalog.rejected));
 }
 
@@ -92,6 +93,15 @@ asio::awaitable<void> StoredPlace::record_retention(storage::RetentionRule rule)
     log_warning("job={} what it keeps in {} is not recorded for `ckpt gc`: {}", facts_.shape.job,
                 directory_, recorded.error().message());
   }
+}
+
+std::string StoredPlace::trouble(Time now) const {
+  const os::Objects* const objects = site().objects();
+  const std::string silence = objects == nullptr ? std::string() : objects->silence(directory_);
+  std::string all;
+  for (const std::string& each : {silence, unreadable(), gone_.trouble(now)})
+    if (!each.empty()) all += (all.empty() ? "" : "; ") + each;
+  return all;
 }
 
 std::string StoredPlace::unreadable() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "format/run_files.hpp"
+#include "node/gone_steps.hpp"
 #include "node/job_facts.hpp"
 #include "storage/catalog.hpp"
 #include "storage/catalog_cache.hpp"
@@ -19,7 +20,7 @@ namespace ckpt::node {
 class StoredPlace {
  public:
   StoredPlace(const JobFacts& facts, std::string directory)
-      : facts_(facts), directory_(std::move(directory)) {}
+      : facts_(facts), directory_(std::move(directory)), gone_(facts) {}
 
   const std::string& directory() const { return directory_; }
   storage::Site site() const;
@@ -40,8 +41,14 @@ class StoredPlace {
 
   const std::vector<storage::Checkpoint>& checkpoints() const { return checkpoints_; }
   const std::vector<storage::Rejected>& rejected() const { return rejected_; }
-  // The steps that could not be read, and so stay whatever retention says; for people. Empty: none.
-  std::string unreadable() const;
+  storage::Catalog catalog() const { return {checkpoints_, rejected_}; }
+  // Steps that somebody has removed. Whoever lists the place looks for them before retention.
+  void look_for_gone(const storage::Catalog& catalog) { gone_.look(catalog, directory_); }
+  void forget_for_gone() { gone_.forget(); }
+  const GoneSteps& gone() const { return gone_; }
+  // For people: a server that does not answer now, steps that could not be read, and so stay
+  // whatever retention says, steps that are gone. Empty: none of these.
+  std::string trouble(Time now) const;
   std::string name_of(format::StepId at) const;  // Its directory's; empty: unknown.
   // Of one that was published, and is no checkpoint now since files of it are damaged.
   std::string damaged_name_of(format::StepId at) const;
@@ -51,6 +58,7 @@ class StoredPlace {
   }
 
  private:
+  std::string unreadable() const;
   storage::CatalogOptions catalog_options();
   void note_rejected(std::vector<storage::Rejected> rejected);
 
@@ -62,6 +70,7 @@ class StoredPlace {
   storage::CatalogCache cache_;
   std::vector<storage::Checkpoint> checkpoints_;  // All that we know of.
   std::vector<storage::Rejected> rejected_;
+  GoneSteps gone_;
 };
 
 }  // namespace ckpt::node

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -63,6 +64,8 @@ class Objects {
   // Uploads that were begun, and neither completed nor aborted: they are no objects, and take room.
   virtual Task<std::vector<Upload>> list_uploads_below(std::string path) = 0;
   virtual Task<void> abort_upload(std::string path, std::string id) = 0;  // Gone: success.
+  // Why requests to the server of this path are tried again just now; for people. Empty: none is.
+  virtual std::string silence(std::string_view path) const = 0;
 };
 
 }  // namespace ckpt::os

@@ -47,8 +47,8 @@ Status check(const std::string& path, const struct stat& status) {
     return refuse(
         fmt::format("it belongs to uid {}, and we are uid {}", status.st_uid, ::geteuid()));
   if ((status.st_mode & 077) != 0)
-    return refuse(
-        fmt::format("its mode {:04o} lets others in, it must be 0700", status.st_mode & 07777));
+    return refuse(fmt::format("its mode {:04o} lets others in, it must be 0700: chmod 700 {}",
+                              status.st_mode & 07777, path));
   return {};
 }
 

@@ -24,28 +24,37 @@ Task<std::string> read_latest(Site site) {
   co_return fail(Errc::invalid_argument, "read `latest`: it names no step's directory");
 }
 
-std::string newest_name(const Catalog& catalog) {
+const Checkpoint* newest_of(const Catalog& catalog) {
   const Checkpoint* newest = nullptr;
   for (const Checkpoint& checkpoint : catalog.checkpoints) {
     const bool is_newer = newest == nullptr || newest->at < checkpoint.at;
     if (!checkpoint.is_abandoned && is_newer) newest = &checkpoint;
   }
-  return newest == nullptr ? std::string() : newest->name;
+  return newest;
+}
+
+// A step that is unread, and not damaged, may be good again at the next look.
+bool is_unread_newer_step(const Catalog& catalog, const std::string& name, Step newest) {
+  const auto parsed = parse_step_directory(name);
+  if (!parsed || parsed->step <= newest) return false;
+  return std::ranges::any_of(catalog.rejected, [&](const Rejected& rejected) {
+    return rejected.name == name && is_unreadable(rejected);
+  });
 }
 
 }  // namespace
 
-Task<bool> mend_latest(Site site, format::RunId run, std::vector<Checkpoint> checkpoints,
-                       std::uint64_t attempt) {
+Task<bool> mend_latest(Site site, format::RunId run, Catalog catalog, std::uint64_t attempt) {
   auto known = co_await read_latest(site);
   if (!known && known.error().code() != Errc::io) co_return false;
   if (!known) co_return fail(std::move(known).error());
-  Catalog catalog;
-  catalog.checkpoints = std::move(checkpoints);
   const auto marked = co_await mark_abandoned(site, run, catalog);
   if (!marked) co_return false;  // Which is the newest cannot be known.
-  const std::string newest = newest_name(catalog);
+  const Checkpoint* const newest_checkpoint = newest_of(catalog);
+  const std::string newest = newest_checkpoint ? newest_checkpoint->name : std::string();
   if (newest == *known) co_return false;
+  if (newest_checkpoint && is_unread_newer_step(catalog, *known, newest_checkpoint->at.step))
+    co_return false;
   if (newest.empty()) {
     // A step that cannot be read now may be good: only a name that leads nowhere goes.
     const std::string manifest = os::join(site.at(*known), format::manifest_name);

@@ -16,9 +16,9 @@
 namespace ckpt::storage {
 
 // Lets it name the newest of the checkpoints that is not abandoned. A file that holds anything but
-// the name of a step's directory belongs to somebody else, and stays. Without a checkpoint a name
-// of ours is removed. True: something was changed. Errors: exhausted, io.
-Task<bool> mend_latest(Site site, format::RunId run, std::vector<Checkpoint> checkpoints,
-                       std::uint64_t attempt);
+// the name of a step's directory belongs to somebody else, and stays. So does one that names a
+// newer step which could not be read: it may be good. Without a checkpoint a name of ours is
+// removed. True: something was changed. Errors: exhausted, io.
+Task<bool> mend_latest(Site site, format::RunId run, Catalog catalog, std::uint64_t attempt);
 
 }  // namespace ckpt::storage

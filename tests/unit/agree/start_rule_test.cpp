@@ -544,7 +544,9 @@ TEST_CASE("coordinator: another daemon's steps in the directory do not pass for 
   coordinator.decide(scene.view, Time{});
   REQUIRE(coordinator.decree().committed == format::StepId{3, Step{5}});
   REQUIRE_FALSE(coordinator.decree().durable);
-  REQUIRE(coordinator.decree().degraded.find("another daemon stores this job's steps") == 0);
+  const std::string& degraded = coordinator.decree().degraded;
+  REQUIRE(degraded.find("another daemon stores steps of its own of this job") == 0);
+  REQUIRE(degraded.find("`ckpt cp memory:") != std::string::npos);
   scene.rank(0).is_closing = true;
   coordinator.decide(scene.view, Time{});
   REQUIRE_FALSE(coordinator.decree().ended);  // Step 5 is still to be stored.

@@ -221,6 +221,58 @@ TEST_CASE_METHOD(BucketFixture, "client: a server that does not answer is named 
   Log::set_sink(nullptr);
 }
 
+TEST_CASE_METHOD(BucketFixture, "client: who asks hears what is tried again, and nothing after it",
+                 "[unit][bucket]") {
+  // A program asks while requests are under way: here, before each of their tries.
+  std::vector<std::pair<Time, std::string>> heard;
+  const Time began = clock.now();
+  int failures = 1000;
+  server.before = [&](const bucket::Request& request) -> std::optional<Result<bucket::Response>> {
+    heard.emplace_back(clock.now(), files.silence("s3://bucket/a"));
+    if (failures == 0) CHECK_FALSE(request.on_silence(std::chrono::milliseconds(3000)));
+    if (failures-- <= 0) return std::nullopt;
+    return MemoryServer::broken();
+  };
+  server.objects["a"] = "content";
+  SECTION("until it fails") {
+    CHECK_FALSE(run(files.read_small("s3://bucket/a", 10)));
+  }
+  SECTION("until it is answered") {
+    failures = 7;
+    CHECK(run(files.read_small("s3://bucket/a", 10)));
+  }
+  CHECK(files.silence("s3://bucket/a").empty());
+  REQUIRE(heard.size() >= 8);
+  heard.resize(8);  // Those of the first request.
+  for (const auto& [when, text] : heard) {
+    const bool is_long = when - began >= std::chrono::seconds(5);
+    CHECK(text.empty() == !is_long);
+    if (is_long) {
+      CHECK_THAT(text, Catch::Contains("s3://bucket/a: no answer from") &&
+                           Catch::Contains(", tried again for "));
+    }
+  }
+  clock.advance(std::chrono::minutes(1));
+  CHECK(files.silence("s3://bucket/a").empty());
+}
+
+TEST_CASE("silent requests: the oldest one that has trouble is named", "[unit][bucket]") {
+  bucket::SilentRequests all;
+  const Time begin{};
+  CHECK(all.describe(begin + std::chrono::hours(1)).empty());
+  bucket::SilentRequests::Request fine(all, begin);
+  {
+    bucket::SilentRequests::Request first(all, begin);
+    bucket::SilentRequests::Request second(all, begin + std::chrono::seconds(2));
+    second.note("second");
+    CHECK(all.describe(begin + std::chrono::seconds(6)).empty());
+    CHECK(all.describe(begin + std::chrono::seconds(7)) == "second, tried again for 5 s");
+    first.note("first");
+    CHECK(all.describe(begin + std::chrono::seconds(14)) == "first, tried again for 10 s");
+  }
+  CHECK(all.describe(begin + std::chrono::hours(1)).empty());
+}
+
 TEST_CASE_METHOD(BucketFixture, "client: a clock that is off is corrected by the server's",
                  "[unit][bucket]") {
   std::vector<std::string> dates;

@@ -105,6 +105,33 @@ TEST_CASE("link state: a wait for Slots says how large they are, rank 0 in the l
     CHECK_THAT(logged[0], Contains("rank 0 of job test: preparing memory") && Contains("3.0 MiB"));
 }
 
+TEST_CASE("link state: a close that lasts says once what it waits for", "[unit][client]") {
+  static std::vector<std::string> logged;
+  logged.clear();
+  LinkState state("rank 0 of job test", std::chrono::milliseconds(0));
+  state.attached({1, 2});
+  state.level_reached(Step{5}, Level::committed);
+  state.level_reached(Step{4}, Level::durable);
+  state.noticed({"", "step 5 is not stored: the disk is full", ""});
+  state.ask_close();
+  Log::set_level(LogLevel::info);
+  Log::set_sink([](LogLevel, std::string_view line) { logged.emplace_back(line); });
+  SECTION("while it lasts") {
+    CHECK_FALSE(state.wait_closed(std::chrono::steady_clock::now() + std::chrono::milliseconds(5)));
+    Log::set_sink(nullptr);
+    REQUIRE(logged.size() == 1);
+    CHECK_THAT(logged[0], Contains("rank 0 of job test: close waits: step 5 is captured, step 5 is "
+                                   "committed, step 4 is durable; step 5 is not stored: the disk "
+                                   "is full"));
+  }
+  SECTION("and one that is over says nothing") {
+    state.closed(Status());
+    CHECK(state.wait_closed(std::chrono::steady_clock::now() + std::chrono::minutes(1)));
+    Log::set_sink(nullptr);
+    CHECK(logged.empty());
+  }
+}
+
 TEST_CASE("link state: a layout that fits leaves the grants as they are", "[unit][client]") {
   Session session;
   const std::vector<MappedSlot> slots = {session.slot(10, page_bytes),
@@ -253,7 +280,12 @@ TEST_CASE("link state: a deadline that passes says what was waited for", "[unit]
   CHECK(text().find("it waits: rank 1 is not attached") != std::string::npos);
   CHECK(text().find("; step 5 is not stored: the disk is full") != std::string::npos);
   CHECK(session.state.counters().degraded == "step 5 is not stored: the disk is full");
-  CHECK(session.state.counters().last_error == "step 5 is not stored: the disk is full");
+  CHECK(session.state.counters().last_error.empty());  // A trainer before this one has met it.
+  session.ask = session.state.ask_begin();
+  session.begin();
+  session.state.noticed({"rank 1 is not attached", "step 6 is not stored: the disk is full"});
+  CHECK(session.state.counters().last_error == "step 6 is not stored: the disk is full");
+  session.state.ask_begin();
   SECTION("until it is over") {
     session.state.noticed({});
   }

@@ -126,8 +126,8 @@ TEST_CASE("storage look: all say the same of steps that another daemon has given
     REQUIRE(*restored == Step{2});
   }
   const char* const why =
-      "step 3 in memory is given up: another daemon has begun timeline 3 of this job in the same "
-      "directory, from step 2";
+      "step 3 in memory is not one to go on from any more: another daemon has begun timeline 3 of "
+      "this job in the same directory, from step 2";
   const Answers answers = ask(rank);
   CHECK_THAT(text_of(answers.status.at("degraded")), Contains(why));
   CHECK(answers.status.at("if_node_died").at(0).at("resumes_from").at("step") == 2);

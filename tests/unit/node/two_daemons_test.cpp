@@ -2,6 +2,8 @@
 //         one moment, begin two timelines: no step of one passes for a step of the other.
 // Method: engines on one disk in memory; another one runs, as a whole, in the middle of a file
 //         operation of the first.
+#include <nlohmann/json.hpp>
+
 #include "format/run_files.hpp"
 #include "unit/node/two_steps.hpp"
 
@@ -119,6 +121,41 @@ TEST_CASE("two daemons: the one whose timeline was abandoned publishes nothing, 
   CHECK(older.clock.now() - begin < std::chrono::minutes(1));
   REQUIRE_FALSE(*older.end);
   CHECK_THAT(older.end->error().message(), Catch::Contains("which another daemon has begun"));
+}
+
+// All tell the same: that no waiting helps, and what does.
+TEST_CASE("two daemons: all that the refused one says names the way out", "[unit][node]") {
+  const std::string way_out = "`ckpt cp memory:job PLACE` saves the newest one elsewhere";
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::save_two_steps(disk);
+  test::OneRank older(disk);
+  older.request.save_storage_interval.steps = 1;
+  CHECK(restored_timeline(older) == 2);
+  test::OneRank newer(disk);
+  CHECK(restored_timeline(newer) == 3);
+  REQUIRE(older.pass_until([&] { return !older.granted.empty(); }));
+  older.capture(Step{3});
+  const auto job_status = [&] {
+    return nlohmann::json::parse(older.engine->status_json()).at("jobs").at(0);
+  };
+  REQUIRE(older.pass_until([&] { return job_status().at("storage_refuses") == true; }));
+  CHECK_THAT(older.notice.degraded, Catch::Contains(way_out));
+  CHECK_THAT(job_status().at("degraded").get<std::string>(), Catch::Contains(way_out));
+
+  // A flush before the end does not use up its time, and not even the pause before the next try.
+  const Time begin = older.clock.now();
+  auto flush = test::start(older.context, older.engine->flush(std::chrono::minutes(5), 100));
+  const Status flushed = test::finish(older.clock, flush);
+  REQUIRE_FALSE(flushed);
+  CHECK_THAT(flushed.error().message(), Catch::Contains(way_out));
+  CHECK(older.clock.now() - begin < std::chrono::seconds(2));
+
+  REQUIRE(older.engine->call(older.session, control::Close{std::chrono::hours(1)}));
+  REQUIRE(older.pass_until([&] { return older.end.has_value(); }));
+  REQUIRE_FALSE(*older.end);
+  CHECK_THAT(older.end->error().message(),
+             Catch::Contains("in memory alone") && Catch::Contains(way_out));
 }
 
 TEST_CASE("two daemons: a refusal holds for the steps of its timeline, and no longer",

@@ -23,7 +23,7 @@ struct LatestFixture : StorageFixture {
     REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
   }
   bool mend() {
-    const auto changed = run(storage::mend_latest(site, test_run, catalog().checkpoints, 7));
+    const auto changed = run(storage::mend_latest(site, test_run, catalog(), 7));
     REQUIRE(changed.has_value());
     return *changed;
   }
@@ -56,6 +56,29 @@ TEST_CASE_METHOD(LatestFixture, "latest: what dangles, or lags, names the newest
     CHECK(disk.content(latest_path) == "step-000000020\n");
   }
   CHECK_FALSE(mend());
+}
+
+TEST_CASE_METHOD(LatestFixture, "latest: it does not go back beside a newer step that is unread",
+                 "[unit][storage]") {
+  const std::string manifest = "/scratch/job/step-000000020/manifest.json";
+  SECTION("unread") {
+    const int error = GENERATE(EACCES, EIO, ESTALE);
+    disk.set_hook([&](std::string_view verb, const std::string& path) {
+      return verb == "read" && path == manifest ? error : 0;
+    });
+    CHECK_FALSE(mend());
+    CHECK(disk.content(latest_path) == "step-000000020\n");
+    // What lags goes on to what can be read.
+    disk.put(latest_path, "step-000000010\n");
+    CHECK(mend());
+    CHECK(disk.content(latest_path) == "step-000000015\n");
+    disk.set_hook({});
+  }
+  SECTION("damaged: nobody can go on from it") {
+    disk.put(manifest, "not one");
+    CHECK(mend());
+    CHECK(disk.content(latest_path) == "step-000000015\n");
+  }
 }
 
 TEST_CASE_METHOD(LatestFixture, "latest: an abandoned step is not the newest", "[unit][storage]") {

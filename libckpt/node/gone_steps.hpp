@@ -1,0 +1,44 @@
+// GoneSteps: notices that stored steps have vanished from a place while the job ran.
+//
+// Retention never removes the newest step before a newer one is there. So if the newest step that
+// this node saw there is missing, somebody has removed or moved it, mostly with the whole
+// directory. The next step makes the directory again, and nothing else would show what is missing.
+//
+// Threads: the engine's. Lifetime: the StoredPlace's.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "node/job_facts.hpp"
+#include "storage/catalog.hpp"
+
+namespace ckpt::node {
+
+class GoneSteps {
+ public:
+  explicit GoneSteps(const JobFacts& facts) : facts_(facts) {}
+
+  // What is there now, before retention has removed any of it.
+  void look(const storage::Catalog& catalog, const std::string& directory);
+  void remember(const std::vector<storage::Checkpoint>& checkpoints);  // After retention.
+  // Others store and remove steps there meanwhile.
+  void forget() { newest_.reset(); }
+
+  // What is gone, and since when it is known to be; for people. Empty: nothing.
+  const std::string& text() const { return text_; }
+  // The same, for as long as it counts as trouble: until a newer step is stored, and for a while,
+  // so that it is noticed.
+  std::string trouble(Time now) const;
+
+ private:
+  const JobFacts& facts_;
+  std::optional<format::StepId> newest_;  // Of those that were there.
+  std::size_t older_ = 0;                 // How many others were.
+  std::string text_;
+  Time noticed_at_{};
+  std::optional<format::StepId> durable_then_;
+};
+
+}  // namespace ckpt::node

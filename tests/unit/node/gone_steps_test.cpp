@@ -1,0 +1,116 @@
+// Goal:   stored steps that somebody removes or moves away under training are reported to the
+// trainer
+//         and in the status, with the time, and what retention removes is not.
+// Method: an engine on a disk in memory, from which a hand removes directories between two saves.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "unit/node/one_rank.hpp"
+
+using Catch::Contains;
+
+namespace ckpt::node {
+namespace {
+
+struct Scene {
+  Scene() {
+    disk.put_directory("/scratch");
+    rank.emplace(disk);
+  }
+  void save(std::uint64_t step) {
+    REQUIRE(rank->pass_until([&] { return !rank->granted.empty(); }));
+    rank->capture(Step{step});
+    REQUIRE(rank->pass_until([&] { return rank->durable == Step{step}; }));
+    rank->clock.advance(std::chrono::seconds(1));
+  }
+  nlohmann::json gone() const {
+    return nlohmann::json::parse(rank->engine->status_json())
+        .at("jobs")
+        .at(0)
+        .at("gone_from_directory");
+  }
+
+  test::MemoryDisk disk{1};
+  std::optional<test::OneRank> rank;
+};
+
+}  // namespace
+
+TEST_CASE("gone steps: a directory that is removed is made again, and both sides hear of it",
+          "[unit][node]") {
+  Scene scene;
+  scene.rank->begin_and_store_two_steps();
+  scene.save(3);
+  CHECK(scene.gone().is_null());
+  CHECK(scene.rank->notice.degraded.empty());
+  scene.disk.erase("/scratch/job");
+  const std::string what =
+      "step 3 and 2 more were in /scratch/job, and not there any more, noticed at ";
+  scene.save(4);
+  CHECK_THAT(scene.rank->notice.degraded, Contains(what) && Contains(" UTC: somebody has removed"));
+  CHECK_THAT(scene.gone().get<std::string>(), Contains(what));
+
+  // The status keeps it; as trouble it passes with a newer step, after a while.
+  scene.rank->clock.advance(std::chrono::seconds(62));
+  CHECK(scene.rank->notice.degraded.empty());
+  CHECK_THAT(scene.gone().get<std::string>(), Contains(what));
+  scene.save(5);
+  CHECK(scene.rank->notice.degraded.empty());
+}
+
+TEST_CASE("gone steps: it is trouble for as long as no newer step is stored", "[unit][node]") {
+  Scene scene;
+  scene.rank->begin_and_store_two_steps();
+  scene.disk.erase("/scratch/job");
+  scene.disk.set_hook([](std::string_view, const std::string& path) {
+    return path.find("rank-00000") != std::string::npos ? EIO : 0;
+  });
+  scene.rank->capture(Step{3});
+  scene.rank->clock.advance(std::chrono::minutes(5));
+  CHECK_THAT(scene.rank->notice.degraded, Contains("step 2 and 1 more were in /scratch/job"));
+  scene.disk.set_hook({});
+  REQUIRE(scene.rank->pass_until([&] { return scene.rank->durable == Step{3}; }));
+  scene.rank->clock.advance(std::chrono::seconds(2));
+  CHECK(scene.rank->notice.degraded.empty());
+}
+
+TEST_CASE("gone steps: the newest one alone is named alone", "[unit][node]") {
+  Scene scene;
+  scene.rank->begin_and_store_two_steps();
+  scene.disk.erase("/scratch/job/step-000000002");
+  scene.save(3);
+  CHECK_THAT(scene.gone().get<std::string>(),
+             Contains("step 2 was in /scratch/job, and not there any more"));
+}
+
+TEST_CASE("gone steps: retention, and a step that is replaced or unread, are no loss",
+          "[unit][node]") {
+  Scene scene;
+  SECTION("one step is kept") {
+    scene.rank->request.max_ckpt_num = 1;
+    scene.rank->begin_and_store_two_steps();
+  }
+  SECTION("a new timeline replaces a step") {
+    scene.rank->begin_and_store_two_steps();
+    scene.rank->engine->detach(scene.rank->session);
+    scene.rank->granted.clear();
+    REQUIRE(scene.rank->attach());
+    scene.rank->answer.reset();
+    REQUIRE(scene.rank->engine->call(scene.rank->session, control::AskRestore{1, Step{1}}));
+    REQUIRE(scene.rank->pass_until([&] { return scene.rank->answer.has_value(); }));
+    REQUIRE(scene.rank->answer->restored);
+    scene.save(2);
+  }
+  SECTION("unread") {
+    scene.rank->begin_and_store_two_steps();
+    scene.disk.set_hook([](std::string_view verb, const std::string& path) {
+      return verb == "read" && path == "/scratch/job/step-000000002/manifest.json" ? EACCES : 0;
+    });
+  }
+  scene.save(3);
+  scene.save(4);
+  CHECK(scene.gone().is_null());
+  CHECK(scene.rank->notice.degraded.find("not there any more") == std::string::npos);
+}
+
+}  // namespace ckpt::node
