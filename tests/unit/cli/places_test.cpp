@@ -309,7 +309,7 @@ TEST_CASE("cli places: links and renamed steps are misplaced, and not damaged", 
   CHECK(listed->is_trouble);
   CHECK_THAT(listed->text, Contains("MISPLACED step-000000002: it is a symbolic link") &&
                                Contains("MISPLACED step-000000009: its manifest is of step 2") &&
-                               !Contains("DAMAGED"));
+                               !Contains("DAMAGED step-"));
   for (const auto& each : listed->json["rejected"]) {
     INFO(each.dump());
     CHECK(each["misplaced"] == each["name"].get<std::string>().starts_with("step-"));

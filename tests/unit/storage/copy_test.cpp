@@ -252,7 +252,7 @@ TEST_CASE_METHOD(CopyScene, "copy: a copy that could not be read may be good", "
   order.others = {
       {target.at("step-000000002"), *run(storage::read_manifest(target, "step-000000002"))}};
   disk.set_hook([](std::string_view, const std::string& path) {
-    return path.ends_with("/copy/./step-000000002/rank-00000.safetensors") ? EACCES : 0;
+    return path.ends_with("/copy/step-000000002/rank-00000.safetensors") ? EACCES : 0;
   });
   const storage::Site third(files, clock, "/scratch/third");
   const auto copied = run(storage::copy_checkpoint(third, std::move(order)));
