@@ -121,9 +121,20 @@ std::optional<Unreadable> newest_unreadable(const Vote& vote, const ClusterView&
   return newest;
 }
 
-std::string describe_damage(std::size_t count) {
-  return fmt::format("{} checkpoint{} on storage {} damaged (see ckpt verify)", count,
-                     count == 1 ? "" : "s", count == 1 ? "is" : "are");
+std::string describe_damage(const ClusterView& view, std::size_t count) {
+  const std::size_t misplaced = std::min(view.misplaced_published, count);
+  const std::size_t damaged = count - misplaced;
+  const auto noun = [](std::size_t number) { return number == 1 ? "checkpoint" : "checkpoints"; };
+  std::string text;
+  if (damaged > 0)
+    text = fmt::format("{} {} on storage {} damaged", damaged, noun(damaged),
+                       damaged == 1 ? "is" : "are");
+  if (misplaced > 0)
+    text +=
+        fmt::format("{}{} {} on storage {}", text.empty() ? "" : ", ", misplaced, noun(misplaced),
+                    misplaced == 1 ? "is a link or has another step's name"
+                                   : "are links or have other steps' names");
+  return text + " (see ckpt verify)";
 }
 
 std::string why_not(const Vote& vote, Step wanted) {
@@ -147,7 +158,7 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
     vote.error = Errc::corruption;
     const bool has_others =
         view.published && view.published->size() + view.damaged_published > damaged;
-    vote.reason = describe_damage(damaged) + ", and ";
+    vote.reason = describe_damage(view, damaged) + ", and ";
     if (const PublishedStep* other = newest_of_other_world(view, rules)) {
       vote.reason += fmt::format(
           "the newest of the others, step {}, was taken by {} ranks, "
@@ -355,8 +366,8 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
       }
     }
     if (damaged_steps > 0) {
-      result.reason +=
-          fmt::format("; {}, passed by; {}", describe_damage(damaged_steps), format::repair_advice);
+      result.reason += fmt::format("; {}, passed by; {}", describe_damage(view, damaged_steps),
+                                   format::repair_advice);
     }
     if (!view.overtaken.empty()) result.reason += "; " + view.overtaken;
     for (const UnreadableStep& unreadable : view.unreadable_steps)

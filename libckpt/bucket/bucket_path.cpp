@@ -72,6 +72,10 @@ Result<BucketPath> parse_bucket_path(std::string_view path) {
   std::string_view rest = path.substr(dialect_of(place.scheme).scheme.size());
   place.bucket = rest.substr(0, rest.find('/'));
   rest.remove_prefix(place.bucket.size());
+  if (place.bucket.empty()) {
+    return problem(
+        fmt::format("it names no bucket: write {}BUCKET/PREFIX", dialect_of(place.scheme).scheme));
+  }
   if (!is_bucket_name(place.bucket)) {
     return problem(fmt::format("no bucket can have the name \"{}\"", place.bucket));
   }

@@ -134,6 +134,8 @@ Error Client::error_of(const Sent& sent, const std::string& doing) const {
   if (!said.message.empty()) words += ": " + said.message.substr(0, 300);
   if (response.status == 404) {
     if (said.code != "NoSuchBucket") return Error(Errc::not_found, words);
+    words = fmt::format("{}: there is no such bucket at {} (404 NoSuchBucket)", doing,
+                        settings_.describe());
     return Error(Errc::invalid_argument, words + "; " + settings_.source,
                  std::make_error_code(std::errc::no_such_file_or_directory));
   }

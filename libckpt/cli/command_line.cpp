@@ -93,8 +93,13 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
                    "The job's directory (option `dir`), or a parent of such ones")
       ->required();
   command->footer(
-      "Reads manifests and file sizes, but not the files: `ckpt verify` does that. Needs no\n"
-      "daemon. Exits with 1 if a checkpoint is damaged, or a file beside the checkpoints\n"
+      "Reads manifests and file sizes, but not the files: `ckpt verify` does that. METRICS are\n"
+      "those that were given with the save. A step's name may end in .g2 or a higher number: it "
+      "was\n"
+      "saved again, on a later timeline, beside the older one. MISPLACED is a link, or a step "
+      "under\n"
+      "another one's name. Needs no daemon. Exits with 1 if a checkpoint is damaged, or a file "
+      "beside the checkpoints\n"
       "(.libckpt/run.json, .libckpt/timelines.json, latest), and if no checkpoint is whole.\n\n"
       "Examples:\n  ckpt ls /ckpt/gpt2\n  ckpt ls /ckpt/gpt2 --json | jq '.checkpoints[-1].name'");
 
@@ -109,11 +114,10 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
       ->required();
   CLI::Option* newest =
       command->add_flag("--newest", arguments.newest, "Only the newest checkpoint of a directory");
-  CLI::Option* from =
-      command->add_option("--from", arguments.from,
-                          "Where another copy of it is: a checkpoint, or a directory of them");
-  CLI::Option* repairs = command->add_flag("--repair", arguments.repairs,
-                                           "First replace what is damaged, with bytes of --from");
+  CLI::Option* from = command->add_option("--from", arguments.from,
+                                          "Another copy: a checkpoint, or a directory of them");
+  CLI::Option* repairs =
+      command->add_flag("--repair", arguments.repairs, "First replace what is damaged, from there");
   repairs->needs(from)->excludes(newest);
   from->needs(repairs);
   command->footer(
@@ -215,7 +219,11 @@ void add_export(CLI::App& app, Commands& commands, Arguments& arguments) {
   command->footer(
       "Puts the pieces of all ranks together, and verifies every chunk that it reads. Types stay\n"
       "as they are. A tensor that does not lie in row-major order is written in that order. Of a\n"
-      "directory it takes the newest whole checkpoint. Needs some 400 MB of memory.\n\n"
+      "directory it takes the newest whole checkpoint, and exits with 1 if a newer one is "
+      "damaged;\n"
+      "\"DIR, OTHER\" names both places of a run, whose damaged copies of a step are put "
+      "together.\n"
+      "Needs some 400 MB of memory.\n\n"
       "memory:JOB, or memory:JOB/step-000000900, is a step in the memory of a job that this\n"
       "machine's daemon serves; with several nodes, ask the one that coordinates the job. "
       "Training\n"
@@ -228,7 +236,9 @@ void add_export(CLI::App& app, Commands& commands, Arguments& arguments) {
       "must say whose count.\n\n"
       "PATH and OUT may lie in buckets (s3://BUCKET/...).\n\n"
       "Files are written as .NAME.HEX.partial, synced, and renamed when all are whole: the index\n"
-      "last. Exits with 1, and leaves what was there, if an element is missing or damaged.\n\n"
+      "last. What a killed export left of these is removed by the next one to the same place, if\n"
+      "no other is under way in that directory. Exits with 1, and leaves what was there, if an "
+      "element is missing or damaged.\n\n"
       "Examples:\n"
       "  ckpt export /ckpt/gpt2 model.safetensors --strip model.\n"
       "  ckpt export /ckpt/gpt2 model.pt --format torch --strip model.\n"
@@ -266,7 +276,10 @@ void add_diff(CLI::App& app, Commands& commands, Arguments& arguments) {
 }
 
 std::string message_of(const Error& error) {
-  const std::string cause = error.cause() ? " (" + error.cause().message() + ")" : "";
+  // Of a bucket that is not there the text says so, and no file is meant.
+  const bool says_more = error.cause() && !(error.code() == Errc::invalid_argument &&
+                                            error.cause() == std::errc::no_such_file_or_directory);
+  const std::string cause = says_more ? " (" + error.cause().message() + ")" : "";
   return printable(error.text() + cause);
 }
 
@@ -301,14 +314,17 @@ int print(const std::string& command, const Result<Outcome>& outcome, bool json)
   return outcome->is_trouble ? exit_trouble : exit_ok;
 }
 
-// Names the unknown command if that is the mistake; else returns the parser's message.
+// Names the unknown command if that is the mistake; else returns the parser's message. Says where
+// help is.
 std::string problem_of(const CLI::ParseError& error, const CLI::App& app,
                        std::span<const char* const> given) {
   const std::string first = given.size() > 1 ? given[1] : "";
   const bool is_known =
       !app.get_subcommands([&](const CLI::App* one) { return one->get_name() == first; }).empty();
-  if (first.empty() || first.starts_with('-') || is_known) return error.what();
-  return fmt::format("there is no command \"{}\"", first);
+  const char* const list = "; `ckpt --help` lists the commands";
+  if (is_known) return fmt::format("{}; `ckpt {} --help` has its arguments", error.what(), first);
+  if (first.empty() || first.starts_with('-')) return error.what() + std::string(list);
+  return fmt::format("there is no command \"{}\"{}", first, list);
 }
 
 }  // namespace
@@ -337,8 +353,8 @@ int run(int count, const char* const* arguments_given) {
     const std::span<const char* const> given(arguments_given, static_cast<std::size_t>(count));
     const bool json = std::ranges::any_of(
         given, [](const char* argument) { return std::string_view(argument) == "--json"; });
-    const std::string text = problem_of(error, app, given) + "; `ckpt --help` lists the commands";
-    return print_error("(arguments)", Error(Errc::invalid_argument, text), json);
+    const Error problem(Errc::invalid_argument, problem_of(error, app, given));
+    return print_error("(arguments)", problem, json);
   }
   for (const auto& [command, carry_out] : commands.all) {
     if (command->parsed()) return print(command->get_name(), carry_out(arguments), arguments.json);

@@ -55,6 +55,23 @@ Status check_places(const CopyOptions& given, const std::string& run) {
               fmt::format("copy {} to {}: it lies there already", given.from, given.to));
 }
 
+// A run in a run, or in a checkpoint, is hidden from every command that takes the outer one.
+Status check_not_inside(Workplace& workplace, const StoredStep& step, const CopyOptions& given,
+                        const std::string& run) {
+  const auto refuse = [&](const char* where) {
+    return fail(Errc::invalid_argument,
+                fmt::format("copy {} to {}: that lies inside {} that is copied; name a directory "
+                            "beside it",
+                            given.from, given.to, where));
+  };
+  if (is_same_place(step.directory, given.to) || is_below(given.to, step.directory))
+    return refuse("the checkpoint");
+  const storage::Site around(workplace.files(), workplace.clock(), run);
+  const bool is_run = workplace.run(storage::read_run_marker(around)).has_value();
+  if (is_run && is_below(given.to, run)) return refuse("the run");
+  return {};
+}
+
 bool is_packed(const format::Manifest& manifest) {
   return std::ranges::any_of(manifest.shards, [](const format::ManifestShard& shard) {
     return std::ranges::any_of(
@@ -97,7 +114,13 @@ Outcome told(const StoredStep& step, const CopyOptions& given, const storage::Co
 // Its job stores steps in its own places by itself.
 Status check_not_its_own(const StoredStep& step, const CopyOptions& given) {
   const std::string& own = step.memory->directory();
-  if (own.empty() || !is_same_place(own, given.to)) return {};
+  const bool is_inside = !own.empty() && is_below(given.to, own);
+  if (own.empty() || (!is_inside && !is_same_place(own, given.to))) return {};
+  if (is_inside)
+    return fail(Errc::invalid_argument,
+                fmt::format("copy {} to {}: that lies inside the job's own directory; name one "
+                            "beside it",
+                            given.from, given.to));
   return fail(Errc::invalid_argument,
               fmt::format("copy {} to {}: the job stores its steps there by itself "
                           "(save_storage_interval, or a save that waits for `durable`)",
@@ -130,9 +153,11 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
                           const CopyOptions& given) {
   const std::string run = parent_of(step->directory);
   CKPT_CHECK(check_places(given, run));
+  CKPT_CHECK(check_not_inside(workplace, *step, given, run));
   storage::CopyOrder order;
   order.source = os::join(step->directory, ".");
   order.manifest = step->manifest;
+  order.others = step->copies;
   CKPT_TRY(order.timelines, workplace.run(history_beside(
                                 {workplace.files(), workplace.clock(), run}, step->manifest->run)));
   const bool is_abandoned =

@@ -8,6 +8,7 @@
 #include "base/random.hpp"
 #include "bucket/bucket_path.hpp"
 #include "cli/commands.hpp"
+#include "cli/export_lock.hpp"
 #include "cli/export_plan.hpp"
 #include "cli/export_write.hpp"
 #include "cli/signal_watch.hpp"
@@ -164,6 +165,13 @@ Result<Outcome> export_step(Workplace& workplace, const std::shared_ptr<StoredSt
   std::optional<Progress> progress(std::in_place, bytes, !given.json);
   ExportOrder order = order_of(given);
   const std::string made = is_there(order.directory) ? "" : order.directory;
+  std::optional<ExportLock> lock;
+  if (!bucket::is_bucket_path(given.out)) {
+    order.is_alone = [&lock, directory = order.directory] {
+      return lock.emplace(directory).is_alone();
+    };
+    order.begin_writing = [&lock] { lock->share(); };
+  }
   order.written = [&](std::uint64_t more) { progress->add(more); };
   auto paths =
       workplace.run(write_export(workplace.files(), *step->shards, plan, std::move(order)));

@@ -6,7 +6,8 @@
 // In a bucket the parts of each object are uploaded in step 2, and in step 4 the uploads are
 // completed.
 //
-// A death in between leaves hidden files, or no index. It leaves no file that is not whole, and no
+// A death in between leaves hidden files, or no index. The next export to that place removes such
+// files, if no other one is under way in the directory. It leaves no file that is not whole, and no
 // index of other files than lie there.
 #include "cli/export_write.hpp"
 
@@ -22,6 +23,7 @@
 
 #include "arena/arena_limits.hpp"
 #include "base/assert.hpp"
+#include "base/log.hpp"
 #include "cli/torch_file.hpp"
 #include "format/dcp_metadata.hpp"
 #include "os/path.hpp"
@@ -32,6 +34,13 @@ namespace {
 
 bool is_dcp_file(std::string_view name) {
   return name == format::dcp_metadata_name || name.ends_with(".distcp");
+}
+
+// For people. In the working directory, as they would write it.
+std::string shown(std::string_view path) {
+  std::string text = os::display(path);
+  if (text.starts_with("./")) text.erase(0, 2);
+  return text;
 }
 
 // Lives in the frame of write_export.
@@ -95,7 +104,7 @@ Task<void> find_what_is_in_the_way(Export& work) {
     const bool is_ours =
         std::ranges::find(work.plan.files, entry.name, &ExportFile::name) != work.plan.files.end();
     if (!is_of_whole && !is_ours) continue;
-    const std::string path = os::display(work.at(entry.name));
+    const std::string path = shown(work.at(entry.name));
     if (entry.kind == os::EntryKind::directory)
       co_return fail(Errc::invalid_argument, fmt::format("{} is a directory", path));
     if (!work.order.replaces)
@@ -103,6 +112,34 @@ Task<void> find_what_is_in_the_way(Export& work) {
           Errc::invalid_argument,
           fmt::format("{} exists: choose another place, or replace it with --force", path));
     work.in_the_way.push_back(entry.name);
+  }
+  co_return Status();
+}
+
+// The name of the file that was to become of `.NAME.HEX.partial`; empty: it is another file.
+std::string_view name_of_partial(std::string_view name) {
+  constexpr std::size_t digits = 16;
+  constexpr std::string_view end = ".partial";
+  if (!name.starts_with('.') || !name.ends_with(end)) return {};
+  name = name.substr(1, name.size() - 1 - end.size());
+  if (name.size() < digits + 2 || name[name.size() - digits - 1] != '.') return {};
+  const std::string_view attempt = name.substr(name.size() - digits);
+  if (attempt.find_first_not_of("0123456789abcdef") != std::string_view::npos) return {};
+  return name.substr(0, name.size() - digits - 1);
+}
+
+// What a killed export to the same place has left.
+Task<void> remove_left(Export& work) {
+  CKPT_CO_TRY(const auto entries, co_await work.files.list(work.at(".")));
+  for (const os::DirectoryEntry& entry : entries) {
+    const std::string_view name = name_of_partial(entry.name);
+    const bool is_ours =
+        std::ranges::find(work.plan.files, name, &ExportFile::name) != work.plan.files.end();
+    const bool is_of_whole = work.order.is_whole_directory && work.is_of_directory(name);
+    if (entry.kind != os::EntryKind::file || name.empty() || (!is_ours && !is_of_whole)) continue;
+    const std::string path = work.at(entry.name);
+    log_warning("removes {}, which an export that was killed has left", shown(path));
+    CKPT_CO_CHECK(co_await work.files.remove_file(path));
   }
   co_return Status();
 }
@@ -128,6 +165,8 @@ Task<void> make_room(Export& work) {
       CKPT_CO_CHECK(co_await work.files.sync_directory(std::move(parent)));
     }
   }
+  if (work.order.is_alone && work.order.is_alone()) CKPT_CO_CHECK(co_await remove_left(work));
+  if (work.order.begin_writing) work.order.begin_writing();
   std::uint64_t needed = 0;
   for (const ExportFile& file : work.plan.files) needed += file.bytes;
   const auto space = co_await work.files.space(work.at("."));

@@ -30,6 +30,11 @@ struct ExportOrder {
   bool replaces = false;      // Else existing files are refused.
   std::uint64_t attempt = 0;  // Random: names the files that are being written.
   std::uint64_t buffer_bytes = export_buffer_bytes;
+  // Asked when the directory is there, before anything is written: whether no other export is under
+  // way in it, nor begins before `begin_writing` is called. Then hidden files that a killed one
+  // left are removed. Empty: nobody knows.
+  std::function<bool()> is_alone;
+  std::function<void()> begin_writing;
   std::function<bool()> is_cancelled;          // Asked between buffers. Empty: never.
   std::function<void(std::uint64_t)> written;  // After so many bytes more. Empty: no call.
 };

@@ -5,6 +5,7 @@
 #include "arena/arena_limits.hpp"
 #include "cli/commands.hpp"
 #include "cli/item_forms.hpp"
+#include "cli/metrics_text.hpp"
 #include "cli/stored_step.hpp"
 #include "cli/table.hpp"
 #include "cli/tensor_choice.hpp"
@@ -154,7 +155,8 @@ Result<Outcome> inspect(const InspectOptions& given) {
                   {"job", step->manifest->job},
                   {"timeline", step->manifest->at.timeline},
                   {"step", number(step->manifest->at.step)},
-                  {"world_size", step->manifest->world_size}};
+                  {"world_size", step->manifest->world_size},
+                  {"metrics", to_json(step->manifest->metrics)}};
   outcome.json["tensors"] = Json::array();
   Table table("llrrl", {"TENSOR", "TYPE", "SHAPE", "SIZE", "WHERE"});
   std::vector<const ListedTensor*> shown;
@@ -170,12 +172,15 @@ Result<Outcome> inspect(const InspectOptions& given) {
   outcome.text =
       fmt::format("{}\n{}: {}, {}\n", printable(step->directory), title_of(*step->manifest),
                   counted(std::to_string(shown.size()), "tensor"), arena::human_bytes(bytes));
+  if (!step->manifest->metrics.empty())
+    outcome.text += fmt::format("metrics: {}\n", printable(to_text(step->manifest->metrics)));
   if (!table.is_empty()) outcome.text += "\n" + table.to_text(0, text_width());
   if (given.pieces) add_pieces(shown, outcome);
   const std::vector<Blob> blobs = blobs_of(*step->shards, choice);
   add_blobs(blobs, outcome);
   if (shown.empty() && blobs.empty() && !given.names.empty())
     return fail(nothing_chosen(choice, step->tensors));
+  note_if_older(*step, outcome);
   return outcome;
 }
 

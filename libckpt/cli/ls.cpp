@@ -5,6 +5,7 @@
 #include "arena/arena_limits.hpp"
 #include "cli/commands.hpp"
 #include "cli/memory_step.hpp"
+#include "cli/metrics_text.hpp"
 #include "cli/storage_read.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
@@ -25,6 +26,7 @@ Json to_json(const storage::Checkpoint& checkpoint) {
           {"world_size", checkpoint.world_size},
           {"bytes", checkpoint.bytes},
           {"created_unix_seconds", checkpoint.created_unix_seconds},
+          {"metrics", cli::to_json(checkpoint.metrics)},
           {"abandoned", checkpoint.is_abandoned}};
 }
 
@@ -43,15 +45,15 @@ Outcome told(const std::string& directory, const storage::Catalog& catalog) {
   outcome.json["checkpoints"] = Json::array();
   const storage::Checkpoint* newest = newest_living(catalog);
   if (newest != nullptr) outcome.json["newest"] = newest->name;
-  Table table("lrrrrlll",
-              {"NAME", "STEP", "TIMELINE", "RANKS", "SIZE", "CREATED (UTC)", "STATE", "JOB"});
+  Table table("lrrrrllll", {"NAME", "STEP", "TIMELINE", "RANKS", "SIZE", "CREATED (UTC)", "STATE",
+                            "METRICS", "JOB"});
   const bool are_of_one_job = is_of_one_job(catalog);
   for (const storage::Checkpoint& checkpoint : catalog.checkpoints) {
     outcome.json["checkpoints"].push_back(to_json(checkpoint));
     table.add({checkpoint.name, std::to_string(number(checkpoint.at.step)),
                std::to_string(checkpoint.at.timeline), std::to_string(checkpoint.world_size),
                arena::human_bytes(checkpoint.bytes), human_date(checkpoint.created_unix_seconds),
-               checkpoint.is_abandoned ? "abandoned" : "published",
+               checkpoint.is_abandoned ? "abandoned" : "published", to_text(checkpoint.metrics),
                are_of_one_job ? "" : checkpoint.job});
   }
   if (table.is_empty()) outcome.text = fmt::format("No checkpoint in {}\n", printable(directory));

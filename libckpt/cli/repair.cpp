@@ -29,18 +29,31 @@ bool is_checkpoint(Workplace& workplace, const std::string& path) {
          workplace.run(workplace.files().status(manifest)).has_value();
 }
 
+struct ToRepair {
+  std::string directory;
+  std::string problem;  // Why nothing is done about it; empty: something may be.
+};
+
+std::string problem_of(const storage::Rejected& rejected) {
+  if (storage::is_unreadable(rejected))
+    return "nothing is replaced, since it could not be read, and may be good: " + rejected.reason;
+  if (!rejected.is_misplaced) return {};
+  return rejected.reason + ": put it in its place by hand";
+}
+
 // All that may be checkpoints, also those that lack files.
-Result<std::vector<std::string>> directories_in(Workplace& workplace, const std::string& path) {
-  if (is_checkpoint(workplace, path)) return std::vector<std::string>{os::join(path, ".")};
+Result<std::vector<ToRepair>> directories_in(Workplace& workplace, const std::string& path) {
+  if (is_checkpoint(workplace, path)) return std::vector<ToRepair>{{os::join(path, "."), {}}};
   CKPT_TRY(const auto catalog, read_directory(workplace, path));
-  std::vector<std::string> names;
-  for (const storage::Checkpoint& each : catalog.checkpoints) names.push_back(each.name);
+  std::vector<ToRepair> found;
+  for (const storage::Checkpoint& each : catalog.checkpoints) found.push_back({each.name, {}});
   for (const storage::Rejected& each : catalog.rejected)
-    if (storage::parse_step_directory(each.name) && storage::is_damage(each))
-      names.push_back(each.name);
-  std::ranges::sort(names);
-  for (std::string& name : names) name = os::beneath(path, name);
-  return names;
+    if (storage::parse_step_directory(each.name) &&
+        (storage::is_damage(each) || storage::is_unreadable(each)))
+      found.push_back({each.name, problem_of(each)});
+  std::ranges::sort(found, {}, &ToRepair::directory);
+  for (ToRepair& each : found) each.directory = os::beneath(path, each.directory);
+  return found;
 }
 
 // The copy of the checkpoint that `from` is, or has.
@@ -93,9 +106,11 @@ Result<Outcome> repair(const RepairOptions& given) {
   CKPT_TRY(const auto directories, directories_in(workplace, path));
   Json repaired = Json::array();
   std::string text;
-  for (const std::string& directory : directories) {
-    if (!needs_repair(workplace, directory)) continue;
-    const auto names = repair_one(workplace, directory, from);
+  for (const auto& [directory, problem] : directories) {
+    if (problem.empty() && !needs_repair(workplace, directory)) continue;
+    const auto names = problem.empty()
+                           ? repair_one(workplace, directory, from)
+                           : Result<std::vector<std::string>>(fail(Errc::unavailable, problem));
     if (!names && names.error().code() == Errc::cancelled) return fail(Error(names.error()));
     const std::string shown = os::display(directory);
     repaired.push_back({{"directory", shown},

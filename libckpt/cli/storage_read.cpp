@@ -177,6 +177,7 @@ Json to_json(const std::vector<storage::Rejected>& rejected) {
     list.push_back({{"name", each.name},
                     {"damaged", storage::is_damage(each)},
                     {"unreadable", storage::is_unreadable(each)},
+                    {"misplaced", each.is_misplaced},
                     {"code", to_string(each.code)},
                     {"reason", each.reason}});
   }
@@ -186,7 +187,8 @@ Json to_json(const std::vector<storage::Rejected>& rejected) {
 std::string describe(const std::vector<storage::Rejected>& rejected, const std::string& directory) {
   std::string text;
   for (const storage::Rejected& each : rejected) {
-    const char* const verdict = storage::is_damage(each)       ? "DAMAGED"
+    const char* const verdict = each.is_misplaced              ? "MISPLACED"
+                                : storage::is_damage(each)     ? "DAMAGED"
                                 : storage::is_unreadable(each) ? "UNREADABLE"
                                                                : "ignored";
     text += fmt::format("{} {}: {}\n", verdict,

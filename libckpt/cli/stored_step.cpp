@@ -7,6 +7,7 @@
 #include "os/path.hpp"
 #include "storage/catalog.hpp"
 #include "storage/places.hpp"
+#include "storage/run_directory.hpp"
 #include "storage/search.hpp"
 #include "storage/step_directory.hpp"
 
@@ -66,32 +67,110 @@ Task<std::shared_ptr<StoredStep>> open_in_memory(Clock& clock, std::string path,
   co_return step;
 }
 
+// The step of a directory of this name; none: it has another one.
+std::optional<Step> step_named(const std::string& directory) {
+  const auto parsed = storage::parse_step_directory(os::file_name(directory));
+  return parsed ? std::optional(parsed->step) : std::nullopt;
+}
+
+// Each by itself, and of each step all copies together behind them, with what is left of damaged
+// ones: they may be damaged in different chunks.
+std::vector<StepCandidate> candidates_of(const storage::Candidates& found) {
+  std::vector<StepCandidate> all;
+  StepCandidate together;
+  for (std::size_t index = 0; index < found.directories.size(); ++index) {
+    const std::string& directory = found.directories[index];
+    all.push_back({{directory}, together.rank});
+    together.directories.push_back(directory);
+    if (found.copies.contains(index + 1)) continue;
+    for (const std::string& damaged : found.damaged)
+      if (step_named(damaged) == step_named(directory)) together.directories.push_back(damaged);
+    if (together.directories.size() > 1) all.push_back(together);
+    together = {{}, together.rank + 1};
+  }
+  return all;
+}
+
+// Opens what the directories have of one save. Errors: corruption (only one of them has it), io.
+Task<std::shared_ptr<StoredStep>> open_together(os::FileSystem& files, StepCandidate candidate) {
+  std::vector<storage::StepCopy> copies;
+  std::vector<Error> errors;
+  for (const std::string& directory : candidate.directories) {
+    auto manifest = co_await storage::read_manifest_at(files, directory);
+    if (!manifest) {
+      errors.push_back(std::move(manifest).error());
+    } else if (copies.empty() || storage::is_same_save(*copies.front().manifest, **manifest)) {
+      copies.push_back({directory, std::move(*manifest)});
+    }
+  }
+  errors.emplace_back(Errc::corruption, "no other copy of it is there");
+  if (copies.size() < 2) co_return fail(storage::most_telling(std::move(errors)));
+  const auto step = std::make_shared<StoredStep>();
+  step->directory = shown(copies.front().directory);
+  step->manifest = copies.front().manifest;
+  step->files = std::make_unique<gather::StoredShards>(files, copies);
+  step->copies.assign(copies.begin() + 1, copies.end());
+  CKPT_CO_TRY(step->shards, co_await gather::KnownShards::read(*step->files));
+  step->tensors = gather::list_tensors(*step->shards);
+  const std::string other = shown(step->copies.front().directory);
+  log_warning(
+      "puts step {} together from {} and {}, since each is damaged; `ckpt verify --repair {} "
+      "--from {}`, and the same the other way round, mend them",
+      number(step->manifest->at.step), step->directory, other, step->directory, other);
+  co_return step;
+}
+
 // The first whole one. Errors: `first`, or that of the first one.
 Task<std::shared_ptr<StoredStep>> open_first(os::FileSystem& files,
-                                             std::vector<std::string> directories,
+                                             std::vector<StepCandidate> candidates,
                                              std::vector<std::string> passed_over,
                                              std::optional<Error> first) {
-  for (std::size_t index = 0; index < directories.size(); ++index) {
-    auto opened = co_await open_at(files, directories[index]);
+  for (std::size_t index = 0; index < candidates.size(); ++index) {
+    const StepCandidate& candidate = candidates[index];
+    const bool is_one = candidate.directories.size() == 1;
+    Task<std::shared_ptr<StoredStep>> opening =
+        is_one ? open_at(files, candidate.directories.front()) : open_together(files, candidate);
+    auto opened = co_await std::move(opening);
     if (!opened) {
+      const std::string directory = shown(candidate.directories.front());
       if (!first) first.emplace(opened.error());
       // It may be good, so that an older one is not shown instead; its copy in another place is.
       const bool has_copy =
-          index + 1 < directories.size() &&
-          os::file_name(directories[index + 1]) == os::file_name(directories[index]);
+          index + 1 < candidates.size() && candidates[index + 1].rank == candidate.rank;
       if (storage::is_unreadable(opened.error().code()) && !has_copy)
-        co_return fail(std::move(*first).context("read " + shown(directories[index])));
-      passed_over.push_back(
-          fmt::format("{}: {}", shown(directories[index]), opened.error().message()));
+        co_return fail(std::move(opened).error().context("read " + directory));
+      if (is_one) passed_over.push_back(fmt::format("{}: {}", directory, opened.error().message()));
       continue;
     }
-    const auto others = directories.begin() + static_cast<std::ptrdiff_t>(index) + 1;
-    (*opened)->others.assign(others, directories.end());
+    const auto others = candidates.begin() + static_cast<std::ptrdiff_t>(index) + 1;
+    (*opened)->others.assign(others, candidates.end());
+    (*opened)->is_older = candidate.rank > 0;
     if (!passed_over.empty())
       log_warning("takes {}; {}", (*opened)->directory, storage::describe_passed_over(passed_over));
     co_return std::move(*opened);
   }
   co_return fail(std::move(*first));
+}
+
+// Whether it is no newer than `best`, or a restore has abandoned it, as far as its manifest says.
+Task<bool> is_outdated(os::FileSystem& files, Clock& clock, std::string directory, Step best) {
+  CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest_at(files, directory));
+  if (manifest->at.step <= best) co_return true;
+  const std::string path = os::display(directory);
+  const storage::Site run(files, clock, path.substr(0, path.rfind('/')));
+  CKPT_CO_TRY(const auto timelines, co_await storage::load_timelines(run, manifest->run));
+  co_return format::is_abandoned(timelines.history, manifest->at);
+}
+
+// Whether something newer than the best of all is damaged.
+Task<bool> has_newer_damage(os::FileSystem& files, Clock& clock, storage::Candidates found) {
+  const auto best = step_named(found.directories.front());
+  for (const std::string& directory : found.damaged) {
+    if (!best || *step_named(directory) <= *best) continue;
+    const auto outdated = co_await is_outdated(files, clock, directory, *best);
+    if (!outdated || !*outdated) co_return true;
+  }
+  co_return false;
 }
 
 }  // namespace
@@ -106,18 +185,30 @@ Task<std::shared_ptr<StoredStep>> open_stored_step(os::FileSystem& files, Clock&
   CKPT_CO_TRY(const storage::Places places, storage::parse_places(path));
   if (!places.second) CKPT_CO_CHECK(co_await check_there(files, path));
   CKPT_CO_TRY(storage::Candidates found, co_await storage::find_candidates(files, clock, path));
+  CKPT_CO_TRY(const bool is_older, co_await has_newer_damage(files, clock, found));
   // A path that is a checkpoint itself may be a link; nothing below it may be one.
   if (found.directories.front() == path) found.directories.front() = os::join(path, ".");
-  auto opened = co_await open_first(files, std::move(found.directories),
-                                    std::move(found.passed_over), std::nullopt);
+  CKPT_CO_TRY(auto opened, co_await open_first(files, candidates_of(found),
+                                               std::move(found.passed_over), std::nullopt));
+  opened->is_older = opened->is_older || is_older;
   co_return opened;
 }
 
 Task<std::shared_ptr<StoredStep>> open_next(os::FileSystem& files,
                                             std::shared_ptr<StoredStep> damaged, Error why) {
   std::vector<std::string> passed_over{damaged->directory + ": " + why.message()};
-  auto opened = co_await open_first(files, damaged->others, std::move(passed_over), std::move(why));
+  CKPT_CO_TRY(auto opened,
+              co_await open_first(files, damaged->others, std::move(passed_over), std::move(why)));
+  opened->is_older = opened->is_older || damaged->is_older;
   co_return opened;
+}
+
+void note_if_older(const StoredStep& step, Outcome& outcome) {
+  outcome.json["newer_damaged"] = step.is_older;
+  if (!step.is_older) return;
+  outcome.is_trouble = true;
+  outcome.text +=
+      "This is not the newest step: a newer one cannot be used. `ckpt verify` says why.\n";
 }
 
 std::string title_of(const format::Manifest& manifest) {

@@ -15,8 +15,15 @@
 #include "gather/known_shards.hpp"
 #include "gather/stored_shards.hpp"
 #include "gather/tensor_list.hpp"
+#include "storage/shard_copies.hpp"
 
 namespace ckpt::cli {
+
+// StepCandidate: what may be read as one step: a checkpoint, or all that two places have of it.
+struct StepCandidate {
+  std::vector<std::string> directories;
+  std::size_t rank = 0;  // Of its step among all that may be taken; 0: the best.
+};
 
 struct StoredStep {
   std::string directory;  // For people.
@@ -26,18 +33,26 @@ struct StoredStep {
   std::unique_ptr<MemoryStep> memory;
   std::shared_ptr<gather::KnownShards> shards;  // Reads from it.
   std::vector<gather::ListedTensor> tensors;    // In the order of gather::list_tensors.
-  std::vector<std::string> others;              // Where else to look if it is damaged.
+  // Its copies in other places, which have good what is damaged here. Empty: this one was whole, as
+  // far as it was read.
+  std::vector<storage::StepCopy> copies;
+  std::vector<StepCandidate> others;  // Where else to look if it is damaged.
+  bool is_older = false;              // A newer one is damaged, and no restore abandoned it.
 };
 
 // `path`: a checkpoint, a directory of them, two places, or a parent of runs. The newest one is
 // taken that no restore has abandoned, and whose descriptions are whole; one line in the log says
-// what was passed over. Or a step in memory (memory_step.hpp), of the daemon of `runtime_dir`.
-// Errors: not_found (says what to do), corruption, io, and those of MemoryStep.
+// what was passed over. Where both places have the step damaged, it is put together from both
+// before an older one is taken. Or a step in memory (memory_step.hpp), of the daemon of
+// `runtime_dir`. Errors: not_found (says what to do), corruption, io, and those of MemoryStep.
 Task<std::shared_ptr<StoredStep>> open_stored_step(os::FileSystem& files, Clock& clock,
                                                    std::string path, std::string runtime_dir = {});
 // The next one after it, which turned out to be damaged. Errors: `why`, where none is left.
 Task<std::shared_ptr<StoredStep>> open_next(os::FileSystem& files,
                                             std::shared_ptr<StoredStep> damaged, Error why);
+
+// Says so in the outcome, and makes it one of trouble, if a newer step cannot be used.
+void note_if_older(const StoredStep& step, Outcome& outcome);
 
 // Lets `use` have the best step at the path, and the next one as long as damage shows.
 template <class Use>
@@ -47,6 +62,7 @@ Result<Outcome> use_stored_step(Workplace& workplace, const std::string& path,
                                                      runtime_dir)));
   while (true) {
     Result<Outcome> used = use(step);
+    if (used) note_if_older(*step, *used);
     if (used || used.error().code() != Errc::corruption || step->others.empty()) return used;
     CKPT_TRY(step, workplace.run(open_next(workplace.files(), step, Error(used.error()))));
   }

@@ -6,7 +6,7 @@
 #include "storage/page_buffer.hpp"
 #include "storage/parallel.hpp"
 #include "storage/part_reader.hpp"
-#include "storage/shard_files.hpp"
+#include "storage/shard_copies.hpp"
 
 namespace ckpt::gather {
 
@@ -16,7 +16,7 @@ constexpr std::size_t chunks_in_flight = 4;  // For each shard.
 
 // One read of some Chunks. Lives until all of them are read.
 struct Reading {
-  storage::ShardFiles& files;
+  storage::ShardCopies& files;
   const ChunkSink& sink;
   const storage::TransferHooks& hooks;
   std::vector<std::unique_ptr<storage::PageBuffer>> buffers;  // Those that no Chunk is in.
@@ -53,34 +53,43 @@ Task<void> read_one(Reading& reading, std::size_t index) {
 }  // namespace
 
 Task<Excerpt> StoredShards::look(std::uint32_t rank, std::vector<std::string> names) {
-  CKPT_CO_TRY(auto found, co_await storage::find_tensors(files_, directory_, manifest_, rank,
-                                                         std::move(names)));
-  Excerpt excerpt;
-  excerpt.record = std::make_shared<const format::ShardRecord>(std::move(found.front.record));
-  for (format::PartEntry& entry : found.entries) excerpt.tensors.push_back(std::move(entry.tensor));
-  co_return excerpt;
+  std::vector<Error> errors;
+  for (const storage::StepCopy& copy : copies_) {
+    auto found = co_await storage::find_tensors(files_, copy.directory, copy.manifest, rank, names);
+    if (!found) {
+      errors.push_back(std::move(found).error());
+      continue;
+    }
+    Excerpt excerpt;
+    excerpt.record = std::make_shared<const format::ShardRecord>(std::move(found->front.record));
+    for (format::PartEntry& entry : found->entries)
+      excerpt.tensors.push_back(std::move(entry.tensor));
+    co_return excerpt;
+  }
+  co_return fail(storage::most_telling(std::move(errors)));
 }
 
 Task<std::shared_ptr<const format::ShardRecord>> StoredShards::whole_record(std::uint32_t rank) {
-  auto record = co_await storage::read_record(files_, directory_, manifest_, rank);
+  auto record = co_await storage::read_record_of(files_, copies_, rank);
   co_return record;
 }
 
 Task<void> StoredShards::read(std::shared_ptr<const format::ShardRecord> record,
                               std::vector<std::size_t> chunks, ChunkSink sink,
                               const storage::TransferHooks& hooks) {
-  CKPT_CO_TRY(const auto shard, format::shard_of(*manifest_, record->id.rank));
+  const std::uint32_t rank = record->id.rank;
+  CKPT_CO_CHECK(format::shard_of(*copies_.front().manifest, rank));
   auto read =
-      co_await read_stored_chunks(files_, storage::shard_place(directory_, shard),
-                                  std::move(record), std::move(chunks), std::move(sink), hooks);
+      co_await read_stored_chunks(files_, storage::places_of(copies_, rank), std::move(record),
+                                  std::move(chunks), std::move(sink), hooks);
   co_return read;
 }
 
-Task<void> read_stored_chunks(os::FileSystem& file_system, storage::ShardPlace stored,
+Task<void> read_stored_chunks(os::FileSystem& file_system, std::vector<storage::ShardPlace> stored,
                               std::shared_ptr<const format::ShardRecord> record,
                               std::vector<std::size_t> chunks, ChunkSink sink,
                               const storage::TransferHooks& hooks) {
-  CKPT_CO_TRY(const auto files, co_await storage::ShardFiles::open(file_system, stored, record));
+  CKPT_CO_TRY(const auto files, co_await storage::ShardCopies::open(file_system, stored, record));
   Reading reading{*files, sink, hooks, {}};
   std::function<Task<void>(std::size_t)> work = [&](std::size_t place) {
     return read_one(reading, chunks[place]);

@@ -284,6 +284,7 @@ agree::ClusterView Job::view_with(const StorageSeen& seen) const {
   agree::ClusterView view = agreement_.view();
   view.published = seen.published;
   view.damaged_published = seen.damaged;
+  view.misplaced_published = seen.misplaced;
   view.unreadable = seen.trouble();
   const std::string overtaken = agree::describe_overtaken(view, facts_.history, seen.history);
   if (!overtaken.empty()) view.overtaken = overtaken;

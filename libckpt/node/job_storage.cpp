@@ -258,10 +258,13 @@ bool JobStorage::is_published(format::StepId at) const {
 
 void JobStorage::describe_rejected(agree::ClusterView& view) const {
   view.damaged_published = 0;
+  view.misplaced_published = 0;
   view.unreadable_steps.clear();
   for (const StoredPlace& place : places_) {
     view.damaged_published +=
         static_cast<std::size_t>(std::ranges::count_if(place.rejected(), storage::is_damage));
+    view.misplaced_published += static_cast<std::size_t>(
+        std::ranges::count_if(place.rejected(), &storage::Rejected::is_misplaced));
     for (const storage::Rejected& rejected : place.rejected()) {
       const auto parsed = storage::parse_step_directory(rejected.name);
       if (!parsed || !storage::is_unreadable(rejected)) continue;

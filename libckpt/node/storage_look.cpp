@@ -35,6 +35,8 @@ std::optional<format::StepId> StorageSeen::newest() const {
 // A step that lies in both places is one step.
 void StorageSeen::add(const storage::Catalog& catalog, Place& place) {
   damaged += static_cast<std::size_t>(std::ranges::count_if(catalog.rejected, storage::is_damage));
+  misplaced += static_cast<std::size_t>(
+      std::ranges::count_if(catalog.rejected, &storage::Rejected::is_misplaced));
   for (const storage::Checkpoint& found : catalog.checkpoints) {
     if (!agree::is_fenced(history, found.at))
       place.newest = std::max(place.newest, std::optional(found.at));

@@ -233,7 +233,8 @@ Task<void> StoredReads::read_chunks(Record record, std::vector<std::size_t> chun
   while (true) {
     CKPT_CO_TRY(const Location location, location_of(record->id));
     std::vector<std::size_t> wanted(left.begin(), left.end());
-    Status read = co_await gather::read_stored_chunks(facts_.context.seams.files, location.files,
+    std::vector<storage::ShardPlace> place{location.files};
+    Status read = co_await gather::read_stored_chunks(facts_.context.seams.files, std::move(place),
                                                       record, std::move(wanted), take_once, hooks);
     if (read) co_return read;
     const auto turned = co_await turn_away(record->id, read.error());

@@ -216,14 +216,17 @@ Task<std::shared_ptr<const Described>> look_at(Site site, std::string name, Cata
   co_return described;
 }
 
-// Returns nothing if the directory was removed or replaced while it was read.
-Task<std::optional<Checkpoint>> examine(Site site, std::string name, CatalogOptions options) {
+// Returns nothing if the directory was removed or replaced while it was read. `is_misplaced`: as in
+// Rejected, of an error; lives until the Task ends.
+Task<std::optional<Checkpoint>> examine(Site site, std::string name, CatalogOptions options,
+                                        bool& is_misplaced) {
   std::optional<Checkpoint> seen;
   Status whole;
   const auto described = co_await look_at(site, name, options.cache);
   if (described) {
     seen = (*described)->checkpoint;
     whole = check_identity(*seen, options.run);
+    is_misplaced = !whole && whole.error().code() == Errc::corruption;
     if (whole) whole = co_await check_files(site, *described);
   } else {
     whole = fail(described.error());
@@ -255,7 +258,8 @@ Task<Examined> examine_all(Site site, std::vector<StepDirectory> names, CatalogO
     std::vector<StepDirectory> failed;
     for (const StepDirectory& parsed : names) {
       const std::string name = step_directory_name(parsed.step, parsed.generation);
-      auto checkpoint = co_await examine(site, name, options);
+      bool is_misplaced = false;
+      auto checkpoint = co_await examine(site, name, options, is_misplaced);
       if (checkpoint) {
         if (*checkpoint) catalog.checkpoints.push_back(**std::move(checkpoint));
         examined.is_outdated = examined.is_outdated || !*checkpoint;
@@ -267,8 +271,9 @@ Task<Examined> examine_all(Site site, std::vector<StepDirectory> names, CatalogO
         failed.push_back(parsed);
         continue;
       }
-      catalog.rejected.push_back(
-          Rejected{name, code, checkpoint.error().message(), code == Errc::invalid_argument});
+      const Error& error = checkpoint.error();
+      catalog.rejected.push_back(Rejected{name, code, is_misplaced ? error.text() : error.message(),
+                                          code == Errc::invalid_argument, is_misplaced});
     }
     names = std::move(failed);
     if (names.empty()) break;
@@ -330,7 +335,8 @@ Task<Examined> read_once(Site site, CatalogOptions options) {
     if (entry.kind == os::EntryKind::symlink) {
       // A step may have been moved behind it, so nobody may start from scratch.
       catalog.rejected.push_back(Rejected{entry.name, Errc::corruption,
-                                          "it is a symbolic link, which is not followed", false});
+                                          "it is a symbolic link, which is not followed", false,
+                                          true});
       continue;
     }
     if (entry.kind != os::EntryKind::directory) {

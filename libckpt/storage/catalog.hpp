@@ -20,6 +20,8 @@ struct Rejected {
   Errc code{};
   std::string reason;  // For people.
   bool is_of_other_run = false;
+  // It is a link, or has another step than its name says: nobody has looked at its bytes.
+  bool is_misplaced = false;
 };
 // Was published, and its bytes cannot be trusted now. If nothing else is found, a job must not
 // start from scratch. Not damage: a checkpoint of another run, one that was replaced, a directory

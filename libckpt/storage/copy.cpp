@@ -32,7 +32,6 @@
 #include "storage/removal.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/run_directory.hpp"
-#include "storage/shard_files.hpp"
 #include "storage/step_directory.hpp"
 
 namespace ckpt::storage {
@@ -157,10 +156,16 @@ Status check_cancelled(const CopyOrder& order) {
   return fail(Errc::cancelled, label(order) + ": it was interrupted");
 }
 
+std::vector<StepCopy> sources_of(const CopyOrder& order) {
+  std::vector<StepCopy> sources{{order.source, order.manifest}};
+  sources.insert(sources.end(), order.others.begin(), order.others.end());
+  return sources;
+}
+
 // One rank being copied; lives in copy_rank's frame.
 struct CopyingRank {
   const CopyOrder& order;
-  std::shared_ptr<ShardFiles> source;
+  std::shared_ptr<ShardCopies> source;
   std::vector<std::unique_ptr<os::File>> opened;  // By member; in the target.
 };
 
@@ -208,15 +213,14 @@ Task<void> copy_rank(Site target, const CopyOrder& order, std::string directory,
   if (has_part) CKPT_CO_CHECK(co_await make_way(target, os::join(directory, part_name)));
   CopyingRank rank{order, nullptr, {}};
   const format::ManifestShard& shard = order.manifest->shards[record->id.rank];
-  const ShardPlace source = shard_place(order.source, shard);
-  CKPT_CO_TRY(rank.source, co_await ShardFiles::open(target.files(), source, record));
+  const std::vector<StepCopy> sources = sources_of(order);
+  const std::vector<ShardPlace> places = places_of(sources, shard.rank);
+  CKPT_CO_TRY(rank.source, co_await ShardCopies::open(target.files(), places, record));
   for (std::size_t index = 0; index < rank.source->members().size(); ++index) {
     const std::string path = os::join(directory, shard.files[index].name);
     CKPT_CO_CHECK(co_await make_way(target, path));
     if (shard.files[index].table) {  // Its Chunks are read below, and their checksums compared.
-      const std::string from = os::join(source.directory, shard.files[index].name);
-      CKPT_CO_CHECK(
-          co_await copy_packed(target.files(), from, path, shard.files[index], order.hooks));
+      CKPT_CO_CHECK(co_await copy_packed_from(target.files(), places, index, path, order.hooks));
       rank.opened.push_back(nullptr);
       continue;
     }
@@ -236,11 +240,8 @@ Task<void> copy_rank(Site target, const CopyOrder& order, std::string directory,
   }
   (void)co_await rank.source->close();  // Every byte was verified.
   if (!has_part) co_return Status();
-  CKPT_CO_TRY(auto part, co_await target.files().read_small(os::join(source.directory, part_name),
-                                                            format::part_bytes_max));
-  const format::PartSeal& seal = order.manifest->shards[record->id.rank].part;
-  CKPT_CO_CHECK(
-      format::decode_shard_part(part, seal));  // It was read before, and may have changed.
+  // It was read before, and may have changed.
+  CKPT_CO_TRY(auto part, co_await read_part_of(target.files(), sources, shard.rank));
   Status written = co_await put_part(target, os::join(directory, part_name), std::move(part));
   co_return written;
 }
@@ -268,9 +269,9 @@ Task<bool> is_rank_there(Site target, const CopyOrder& order, std::string direct
 
 // Step 3. `directory` is the attempt's.
 Task<void> copy_ranks(Site target, const CopyOrder& order, std::string directory) {
+  const std::vector<StepCopy> sources = sources_of(order);
   for (std::uint32_t rank = 0; rank < order.manifest->world_size; ++rank) {
-    CKPT_CO_TRY(const Record record,
-                co_await read_record(target.files(), order.source, order.manifest, rank));
+    CKPT_CO_TRY(const Record record, co_await read_record_of(target.files(), sources, rank));
     CKPT_CO_TRY(const bool is_there, co_await is_rank_there(target, order, directory, record));
     if (is_there && order.done) order.done(record->bytes, true);
     if (!is_there) CKPT_CO_CHECK(co_await copy_rank(target, order, directory, record));

@@ -8,6 +8,7 @@
 #include "base/units.hpp"
 #include "os/path.hpp"
 #include "storage/page_buffer.hpp"
+#include "storage/shard_copies.hpp"
 
 namespace ckpt::storage {
 
@@ -46,6 +47,22 @@ Task<void> copy_packed(os::FileSystem& files, std::string from, std::string to,
   CKPT_CO_CHECK(co_await target->sync_data());
   Status closed = co_await target->close();
   co_return closed;
+}
+
+Task<void> copy_packed_from(os::FileSystem& files, std::vector<ShardPlace> places,
+                            std::size_t member, std::string to, const TransferHooks& hooks) {
+  const format::StoredFile stored = places.front().stored.at(member);
+  std::vector<Error> errors;
+  for (const ShardPlace& place : places) {
+    // One that was compressed anew has its frames elsewhere.
+    if (member >= place.stored.size() || place.stored[member] != stored) continue;
+    if (!errors.empty() && files.objects(to) == nullptr) (void)co_await files.remove_file(to);
+    const Status copied =
+        co_await copy_packed(files, os::join(place.directory, stored.name), to, stored, hooks);
+    if (copied) co_return Status();
+    errors.push_back(copied.error());
+  }
+  co_return fail(most_telling(std::move(errors)));
 }
 
 }  // namespace ckpt::storage

@@ -51,6 +51,12 @@ std::vector<std::string> passed_over_in(const Catalog& catalog) {
   return passed;
 }
 
+void add_damaged(const FoundRun& run, Candidates& candidates) {
+  for (const Rejected& rejected : run.read.catalog.rejected)
+    if (is_damage(rejected) && parse_step_directory(rejected.name))
+      candidates.damaged.push_back(os::beneath(run.directory, rejected.name));
+}
+
 // A failed read says nothing about the bytes, so that an older step is not taken instead. `others`:
 // the same run in another place, which may have it.
 Status refuse_older_than_unreadable(const std::string& path, const Catalog& catalog,
@@ -153,6 +159,11 @@ Result<Candidates> among_runs(const std::string& path, const FoundRuns& found) {
   std::ranges::sort(all, std::greater<>());
   for (auto& [created, step, directory] : all)
     candidates.directories.push_back(std::move(directory));
+  for (const FoundRun& run : found.runs) {
+    const bool is_of_first = !candidates.directories.empty() &&
+                             candidates.directories.front().starts_with(run.directory + "/");
+    if (is_of_first && !has_lost_history(run.read)) add_damaged(run, candidates);
+  }
   if (!candidates.directories.empty()) return candidates;
   const std::string passed = describe_passed_over(candidates.passed_over);
   return fail(passed.empty() ? Errc::not_found : Errc::corruption,
@@ -220,6 +231,7 @@ Result<Candidates> among_places(const std::string& path, FoundRuns found) {
     CKPT_CHECK(refuse_older_than_unreadable(run.directory, run.read.catalog, catalogs));
     for (const std::string& passed : passed_over_in(run.read.catalog))
       candidates.passed_over.push_back(os::join(run.directory, passed));
+    add_damaged(run, candidates);
     const Catalog& catalog = run.read.catalog;
     for (const Checkpoint& checkpoint : living(catalog))
       all.emplace_back(checkpoint.at, found.runs.size() - place,
@@ -314,6 +326,7 @@ Task<Candidates> find_candidates(os::FileSystem& files, Clock& clock, std::strin
     candidates.directories.push_back(site.at(checkpoint.name));
   if (candidates.directories.empty()) co_return fail(nothing_to_restore(path, read.catalog));
   candidates.passed_over = passed_over_in(read.catalog);
+  add_damaged(found.runs.front(), candidates);
   co_return candidates;
 }
 

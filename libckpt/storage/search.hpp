@@ -48,6 +48,9 @@ struct Candidates {
   std::set<std::size_t> copies;  // Which of them are the checkpoint before it, in another place.
   // Checkpoints that would have come before the first one, with reasons: "step-9: chunk 3 ...".
   std::vector<std::string> passed_over;
+  // Directories of the first one's run, in each place, that are damaged: they lack files, or have
+  // others than their manifests say. What is left may do for what their copies lack.
+  std::vector<std::string> damaged;
 };
 
 // Errors: not_found (says what was there instead), corruption (everything there is damaged, or the

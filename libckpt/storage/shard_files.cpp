@@ -86,15 +86,21 @@ Task<void> ShardFiles::close() {
   co_return Status();
 }
 
-// The files that hold a Chunk, for errors.
-std::string ShardFiles::names_of(std::span<const FileSegment> segments) const {
-  std::string names;
+// "FILE: chunk 3", for errors; a Chunk may go on in further files.
+std::string ShardFiles::name_of_chunk(std::span<const FileSegment> segments,
+                                      std::size_t index) const {
+  std::string first, others;
   for (const FileSegment& segment : segments) {
     if (!segment.member) continue;
-    if (!names.empty()) names += " or ";
-    names += os::join(place_.directory, name_of(*segment.member));
+    const std::string& name = name_of(*segment.member);
+    if (first.empty()) {
+      first = os::display(os::join(place_.directory, name));
+    } else {
+      others += (others.empty() ? "" : ", ") + name;
+    }
   }
-  return os::display(names);
+  const std::string rest = others.empty() ? "" : fmt::format(" (which goes on in {})", others);
+  return fmt::format("{}: chunk {}{}", first, index, rest);
 }
 
 Task<void> ShardFiles::read_segment(const FileSegment& segment, std::span<std::byte> target,
@@ -126,14 +132,13 @@ Task<void> ShardFiles::read_chunk(std::size_t index, std::span<std::byte> bytes,
     const auto part = bytes.subspan(segment.extent.offset - chunk.offset, segment.extent.bytes);
     Status read = co_await read_segment(segment, part, hooks.compute);
     if (!read && segment.member && packed_[*segment.member])
-      co_return fail(std::move(read).error().context(
-          fmt::format("read {}: chunk {}", names_of(segments), index)));
+      co_return fail(std::move(read).error().context("read " + name_of_chunk(segments, index)));
     CKPT_CO_CHECK(std::move(read));
   }
   CKPT_CO_TRY(const Crc32 crc, co_await crc32_on(hooks.compute, bytes));
   if (crc != record_->chunk_crcs[index]) {
-    co_return fail(Errc::corruption, fmt::format("read {}: chunk {} does not match its checksum",
-                                                 names_of(segments), index));
+    co_return fail(Errc::corruption, fmt::format("read {} does not match its checksum",
+                                                 name_of_chunk(segments, index)));
   }
   if (index == 0) CKPT_POINT("load.disk.read");
   co_return Status();

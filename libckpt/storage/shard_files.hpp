@@ -55,7 +55,7 @@ class ShardFiles {
                           Compute* compute);
   const format::StoredFile* packed_file(std::size_t member) const;
   const std::string& name_of(std::size_t member) const;
-  std::string names_of(std::span<const FileSegment> segments) const;
+  std::string name_of_chunk(std::span<const FileSegment> segments, std::size_t index) const;
 
   const ShardPlace place_;
   const std::shared_ptr<const format::ShardRecord> record_;

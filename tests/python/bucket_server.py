@@ -114,6 +114,24 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+def refuse_parts(server):
+    """Parts of uploads are refused until `accept_all`. Returns an event: the first one came."""
+    seen = threading.Event()
+
+    def fault(method, path):
+        if not is_part_of_upload(method, path):
+            return None
+        seen.set()
+        return "refuse"
+
+    server.proxy.fault = fault
+    return seen
+
+
+def accept_all(server):
+    server.proxy.fault = lambda method, path: None
+
+
 class BucketServer:
     """A server with one bucket, `bucket`, and the proxy that the daemons see."""
 

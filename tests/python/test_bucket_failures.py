@@ -8,7 +8,6 @@ hangs, or is not there; a daemon whose environment is not the trainer's.
 import json
 import signal
 import subprocess
-import threading
 
 import bucket_server
 import numpy
@@ -48,10 +47,6 @@ def fail_parts_from(server, first, how):
     return seen
 
 
-def mend(server):
-    server.proxy.fault = lambda method, path: None
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["refuse", "reset"])
 def test_an_export_that_the_server_breaks_off_leaves_nothing(server, run, ckpt, how, tmp_path):
@@ -61,7 +56,7 @@ def test_an_export_that_the_server_breaks_off_leaves_nothing(server, run, ckpt, 
     assert len(seen) > 3  # It was tried again.
     assert "\nckpt export: " in f"\n{told}" and "out/model.safetensors" in told
     assert server.keys("out/") == [] and server.uploads() == []
-    mend(server)
+    bucket_server.accept_all(server)
     ckpt("export", run, there)
     assert server.keys("out/") == ["out/model.safetensors"] and server.uploads() == []
     server.client.download_file("bucket", "out/model.safetensors", str(tmp_path / "m"))
@@ -77,7 +72,7 @@ def test_a_copy_that_the_server_breaks_off_is_no_checkpoint_and_goes_on(server, 
     assert "\nckpt cp: " in f"\n{told}" and "s3://bucket/there" in told
     assert not [key for key in server.keys("there/step-") if key.endswith("manifest.json")]
     assert "No checkpoint" in ckpt("ls", "s3://bucket/there", status=1)
-    mend(server)
+    bucket_server.accept_all(server)
     assert "whole" in ckpt("cp", run, "s3://bucket/there")
     assert "good " in ckpt("verify", "s3://bucket/there") and server.uploads() == []
 
@@ -86,7 +81,7 @@ def test_a_slow_server_is_waited_for(server, run, ckpt):
     server.proxy.fault = lambda method, path: "drip" if method in ("GET", "POST") else None
     assert "whole" in ckpt("cp", run, "s3://bucket/there")
     assert "1 tensor" in ckpt("export", "s3://bucket/there", "s3://bucket/out/model.safetensors")
-    mend(server)
+    bucket_server.accept_all(server)
     assert "good " in ckpt("verify", "s3://bucket/there")
 
 
@@ -104,7 +99,7 @@ def test_a_server_that_hangs_is_named_while_it_is_waited_for(server, programs):
     with subprocess.Popen([programs / "ckpt", "ls", "s3://bucket/run"], stdout=subprocess.DEVNULL,
                           stderr=subprocess.PIPE, text=True) as listing:
         line = listing.stderr.readline()  # It comes before the server answers.
-        mend(server)
+        bucket_server.accept_all(server)
         server.proxy.released.set()
         rest = listing.communicate(timeout=60)[1]
     assert "no answer from http://127.0.0.1" in line and "s3://bucket/run" in line, line + rest
@@ -116,20 +111,12 @@ def test_what_may_not_be_read_or_written_ends_with_1(server, run, ckpt):
                     ("export", run, "s3://bucket/out/model.safetensors"),
                     ("gc", "s3://bucket/there")):
         assert "403" in ckpt(*command, status=1)
-    mend(server)
+    bucket_server.accept_all(server)
     assert server.keys() == []
 
 
 def test_an_interrupted_copy_to_a_failing_server_tries_nothing_again(server, run, programs):
-    seen = threading.Event()
-
-    def fault(method, path):
-        if bucket_server.is_part_of_upload(method, path):
-            seen.set()
-            return "refuse"
-        return None
-
-    server.proxy.fault = fault
+    seen = bucket_server.refuse_parts(server)
     with subprocess.Popen([programs / "ckpt", "cp", run, "s3://bucket/there"], text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) as copying:
         assert seen.wait(60)

@@ -9,7 +9,6 @@ import pathlib
 import re
 import signal
 import subprocess
-import threading
 
 import bucket_server
 import numpy
@@ -55,6 +54,7 @@ def test_a_copy_goes_to_a_bucket_to_another_one_and_back(server, job, ckpt, tmp_
     ckpt("cp", f"{other}step-000000002", str(back))
     assert "there already" in ckpt("cp", there, str(back))
     assert "lies there already" in ckpt("cp", there, there, status=2)
+    assert "lies inside the run" in ckpt("cp", there, f"{there}/new", status=2)
     assert ckpt("verify", str(back)).count("good ") == 1
     files = {path.name for path in (back / "step-000000002").iterdir()}
     assert files == {path.name for path in (tmp_path / "run" / "step-000000002").iterdir()}
@@ -72,22 +72,13 @@ def until_taken(process, number):
 
 def test_an_interrupted_copy_ends_soon_and_goes_on(server, job, ckpt, programs, tmp_path):
     save(job, str(tmp_path / "run"), (1,))
-    held, parts = threading.Event(), []
-
-    def fault(method, path):
-        if bucket_server.is_part_of_upload(method, path):
-            parts.append(path)
-            held.set()
-            return "refuse"
-        return None
-
-    server.proxy.fault = fault
+    seen = bucket_server.refuse_parts(server)
     command = [programs / "ckpt", "cp", str(tmp_path / "run"), DIR]
     copying = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert held.wait(60)
+    assert seen.wait(60)
     copying.send_signal(signal.SIGINT)
     until_taken(copying, signal.SIGINT)  # With its parts accepted it might end before.
-    server.proxy.fault = lambda method, path: None
+    bucket_server.accept_all(server)
     _, told = copying.communicate(timeout=60)
     assert copying.returncode == 1, told
     assert "interrupted" in told and "goes on" in told
@@ -101,21 +92,13 @@ def test_a_killed_copy_leaves_no_upload_when_the_next_one_is_done(
     server, job, ckpt, programs, tmp_path
 ):
     save(job, str(tmp_path / "run"), (1,))
-    seen = threading.Event()
-
-    def fault(method, path):
-        if bucket_server.is_part_of_upload(method, path):
-            seen.set()
-            return "refuse"
-        return None
-
-    server.proxy.fault = fault
+    seen = bucket_server.refuse_parts(server)
     command = [programs / "ckpt", "cp", str(tmp_path / "run"), DIR]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as copying:
         assert seen.wait(60)
         copying.kill()
     assert len(server.uploads()) == 1
-    server.proxy.fault = lambda method, path: None
+    bucket_server.accept_all(server)
     ckpt("cp", str(tmp_path / "run"), DIR)
     assert server.uploads() == []
     assert ckpt("verify", DIR).count("good ") == 1

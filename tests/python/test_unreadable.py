@@ -60,6 +60,10 @@ def test_a_step_that_may_not_be_read_is_kept_and_refuses_what_is_older(
     told = run(programs / "ckpt", "verify", directory, code=1)
     assert f"UNREADABLE {newest}" in told
     assert "DAMAGED" not in told
+    told = run(programs / "ckpt", "verify", "--repair", directory, "--from", directory, code=1)
+    assert f"left as it is {newest}: " in told
+    assert "nothing is replaced, since" in told
+    assert "may be good" in told
     told = run(sys.executable, "-c", TRAINER, directory, code=3)
     assert "step 20 on storage could not be read, and may be good" in told
     assert "restore step 10 by its number" in told

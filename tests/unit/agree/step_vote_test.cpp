@@ -99,7 +99,14 @@ TEST_CASE("vote: nothing at all is not found, damage and another world are not",
   scene.view.damaged_published = 1;
   REQUIRE(vote(scene).error == Errc::corruption);
   REQUIRE(vote(scene).reason.find("1 checkpoint on storage is damaged") != std::string::npos);
+  scene.view.misplaced_published = 1;
+  CHECK(vote(scene).reason.find("1 checkpoint on storage is a link or has another step's name") !=
+        std::string::npos);
+  CHECK(vote(scene).reason.find("damaged") == std::string::npos);
   scene.view.damaged_published = 3;
+  CHECK(vote(scene).reason.find("2 checkpoints on storage are damaged, 1 checkpoint on storage is "
+                                "a link") != std::string::npos);
+  scene.view.misplaced_published = 0;
   REQUIRE(vote(scene).reason.find("3 checkpoints on storage are damaged") != std::string::npos);
   REQUIRE(vote(scene).reason.find("no other can be restored") != std::string::npos);
   scene.view.published->push_back({{1, Step{3}}, 4, {digest(1), digest(2), digest(3), digest(4)}});

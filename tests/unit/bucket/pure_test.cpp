@@ -41,6 +41,15 @@ TEST_CASE("place: a name that no bucket can have is refused", "[unit][bucket]") 
   REQUIRE(place.error().code() == Errc::invalid_argument);
 }
 
+TEST_CASE("place: a path without a bucket is told what it lacks", "[unit][bucket]") {
+  for (const std::string scheme : {"s3://", "gs://"}) {
+    const Status checked = check_path(scheme);
+    REQUIRE_FALSE(checked.has_value());
+    CHECK(checked.error().text() ==
+          "the path " + scheme + ": it names no bucket: write " + scheme + "BUCKET/PREFIX");
+  }
+}
+
 TEST_CASE("place: another scheme is refused with what to use instead", "[unit][bucket]") {
   const auto [path, advice] = GENERATE(table<std::string, std::string>({
       {"gcs://bucket/x", "gs://"},

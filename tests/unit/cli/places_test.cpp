@@ -171,8 +171,153 @@ TEST_CASE("cli places: commands that read take the copy in the other place, then
   run.damage(first + "/rank-00001.part", 30);
   CHECK(inspect({run.both, "", {}, false})->json["directory"] == second);
   run.damage(second + "/rank-00000.safetensors");
+  CHECK(read(run.both) == first);  // With what is good of the other one: see below.
+  run.damage(second + "/rank-00001.safetensors");
   CHECK(read(run.both) == run.dir + "/step-000000001");
   CHECK_THAT(read(first), Contains("rank-00001"));  // Named itself, nothing stands for it.
+}
+
+TEST_CASE("cli places: copies that are damaged in different chunks give one good step",
+          "[unit][cli]") {
+  Both run;
+  const std::string first = run.dir + "/step-000000002", second = run.far + "/step-000000002";
+  const auto exported = [&](const std::string& from, const std::string& to) {
+    ExportOptions order;
+    order.path = from;
+    order.out = run.directory.file(to);
+    order.format = "safetensors";
+    order.rank = 1;
+    order.json = true;
+    return export_tensors(order);
+  };
+  const auto content = [&](const std::string& name) {
+    std::ifstream file(run.directory.file(name), std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const auto whole = exported(run.both, "whole");
+  REQUIRE(whole);
+  CHECK_FALSE(whole->is_trouble);
+  CHECK(whole->json["newer_damaged"] == false);
+  SECTION("both in the same file") {
+    run.damage(first + "/rank-00001.safetensors", 4200);
+    run.damage(second + "/rank-00001.safetensors", 5000 + 4096);
+  }
+  SECTION("in parts, and in the files of other ranks") {
+    run.damage(first + "/rank-00000.part", 30);
+    run.damage(second + "/rank-00001.part", 30);
+    run.damage(second + "/rank-00001.safetensors");
+  }
+  SECTION("one of them lacks a file, so that it is no checkpoint") {
+    std::filesystem::remove(first + "/rank-00000.safetensors");
+    run.damage(second + "/rank-00001.safetensors");
+  }
+  const auto joined = exported(run.both, "joined");
+  REQUIRE((joined ? "" : joined.error().message()) == "");
+  CHECK_FALSE(joined->is_trouble);
+  CHECK(joined->json["step"] == 2);
+  CHECK(content("joined") == content("whole"));
+  CopyOptions order;
+  order.from = run.both;
+  order.to = run.directory.file("copied");
+  order.json = true;
+  const auto copied = copy(order);
+  REQUIRE((copied ? "" : copied.error().message()) == "");
+  CHECK_FALSE(copied->is_trouble);
+  CHECK(verify(order.to + "/step-000000002", false)->json["good"] == true);
+  CHECK(exported(order.to, "of the copy"));
+  CHECK(content("of the copy") == content("whole"));
+  // What is good nowhere makes it an older step, and that is said.
+  for (const std::string& path : {first, second})
+    run.damage(path + "/rank-00001.safetensors", 4096 + 100);
+  const auto older = exported(run.both, "older");
+  REQUIRE(older);
+  CHECK(older->json["step"] == 1);
+  CHECK(older->json["newer_damaged"] == true);
+  CHECK(older->is_trouble);
+  CHECK_THAT(older->text, Contains("This is not the newest step"));
+}
+
+TEST_CASE("cli places: a damaged step that a restore has abandoned is no trouble", "[unit][cli]") {
+  Both run;
+  std::filesystem::remove(run.dir + "/step-000000002/rank-00000.safetensors");
+  const InspectOptions order{run.dir, "", {}, false};
+  CHECK(inspect(order)->json["newer_damaged"] == true);
+  CHECK(inspect(order)->is_trouble);
+  run.store_history({{1, {}}, {2, test::step_id(1)}});
+  CHECK(inspect(order)->json["newer_damaged"] == false);
+  CHECK_FALSE(inspect(order)->is_trouble);
+}
+
+TEST_CASE("cli places: nothing is copied into itself", "[unit][cli]") {
+  Both run;
+  const std::string link = run.directory.file("link");
+  std::filesystem::create_directory_symlink(run.dir, link);
+  const auto before = run.names();
+  const auto refusal = [&](const std::string& from, const std::string& to) {
+    CopyOptions order;
+    order.from = from;
+    order.to = to;
+    order.json = true;
+    const auto copied = copy(order);
+    REQUIRE_FALSE(copied);
+    CHECK(copied.error().code() == Errc::invalid_argument);
+    return copied.error().text();
+  };
+  const std::string step = run.dir + "/step-000000001";
+  for (const std::string& from : {run.dir, step, link, link + "/step-000000001"}) {
+    for (const std::string& to : {run.dir, link, run.dir + "/../run/"})
+      CHECK_THAT(refusal(from, to), Contains("it lies there already"));
+    for (const std::string& to : {run.dir + "/new", link + "/new", run.dir + "/a/../new/deeper"})
+      CHECK_THAT(refusal(from, to), Contains("lies inside the run that is copied"));
+  }
+  CHECK_THAT(refusal(step, step), Contains("lies inside the checkpoint that is copied"));
+  CHECK_THAT(refusal(step, step + "/new"), Contains("lies inside the checkpoint that is copied"));
+  CHECK(run.names() == before);
+  // A checkpoint that lies alone has no run around it.
+  const std::string alone = run.directory.file("alone");
+  std::filesystem::create_directory(alone);
+  std::filesystem::copy(step, alone + "/step-000000001");
+  CopyOptions order;
+  order.from = alone + "/step-000000001";
+  order.to = alone + "/run";
+  order.json = true;
+  CHECK(copy(order));
+}
+
+TEST_CASE("cli places: metrics of a save are shown", "[unit][cli]") {
+  StoredRun run;
+  run.save(1, 0.0625);
+  const auto listed = list(run.dir);
+  REQUIRE(listed);
+  CHECK(listed->json["checkpoints"][0]["metrics"]["loss"] == 0.0625);
+  CHECK_THAT(listed->text, Contains("METRICS") && Contains("loss=0.0625"));
+  const auto inspected = inspect({run.dir, "", {}, false});
+  REQUIRE(inspected);
+  CHECK(inspected->json["metrics"]["loss"] == 0.0625);
+  CHECK_THAT(inspected->text, Contains("metrics: loss=0.0625"));
+  run.save(2);
+  CHECK(inspect({run.dir, "", {}, false})->json["metrics"].empty());
+}
+
+TEST_CASE("cli places: links and renamed steps are misplaced, and not damaged", "[unit][cli]") {
+  Both run;
+  std::filesystem::rename(run.dir + "/step-000000002", run.dir + "/step-000000009");
+  std::filesystem::create_directory_symlink(run.far + "/step-000000002",
+                                            run.dir + "/step-000000002");
+  const auto listed = list(run.dir);
+  REQUIRE(listed);
+  CHECK(listed->is_trouble);
+  CHECK_THAT(listed->text, Contains("MISPLACED step-000000002: it is a symbolic link") &&
+                               Contains("MISPLACED step-000000009: its manifest is of step 2") &&
+                               !Contains("DAMAGED step-"));
+  for (const auto& each : listed->json["rejected"]) {
+    INFO(each.dump());
+    CHECK(each["misplaced"] == each["name"].get<std::string>().starts_with("step-"));
+  }
+  const auto repaired = repair({run.dir, run.far});
+  REQUIRE(repaired);
+  CHECK_THAT(repaired->text, Contains("left as it is " + run.dir + "/step-000000002: ") &&
+                                 Contains("put it in its place by hand"));
 }
 
 TEST_CASE("cli places: a place that is gone hides nothing of the other one", "[unit][cli]") {

@@ -34,6 +34,32 @@ bool is_recorded(const test::MemoryDisk& disk, std::uint64_t timeline) {
                      [&](const format::TimelineStart& it) { return it.timeline == timeline; });
 }
 
+// A daemon that goes on in timeline 2, while another one has begun timeline 3.
+struct Overtaken {
+  Overtaken() {
+    disk.put_directory("/scratch");
+    test::save_two_steps(disk);
+    older = std::make_unique<test::OneRank>(disk);
+    newer = std::make_unique<test::OneRank>(disk);
+    for (test::OneRank* rank : {older.get(), newer.get()})
+      rank->request.save_storage_interval.steps = 1;
+    CHECK(restored_timeline(*older) == 2);
+    CHECK(restored_timeline(*newer) == 3);
+  }
+  void capture_in_vain() const {
+    REQUIRE(older->pass_until([&] { return !older->granted.empty(); }));
+    older->capture(Step{3});
+    REQUIRE(older->pass_until([&] {
+      return older->notice.degraded.find(
+                 "abandoned by timeline 3, which another daemon has "
+                 "begun") != std::string::npos;
+    }));
+  }
+
+  test::MemoryDisk disk{1};
+  std::unique_ptr<test::OneRank> older, newer;
+};
+
 }  // namespace
 
 TEST_CASE("two daemons: two that begin at once have their own timelines", "[unit][node]") {
@@ -90,25 +116,13 @@ TEST_CASE("two daemons: two that begin at once have their own timelines", "[unit
 
 TEST_CASE("two daemons: the one whose timeline was abandoned publishes nothing, and says why",
           "[unit][node]") {
-  test::MemoryDisk disk(1);
-  disk.put_directory("/scratch");
-  test::save_two_steps(disk);
-  test::OneRank older(disk);
-  older.request.save_storage_interval.steps = 1;
-  CHECK(restored_timeline(older) == 2);
-  test::OneRank newer(disk);
-  newer.request.save_storage_interval.steps = 1;
-  CHECK(restored_timeline(newer) == 3);
-
-  REQUIRE(older.pass_until([&] { return !older.granted.empty(); }));
-  older.capture(Step{3});
-  REQUIRE(older.pass_until([&] {
-    return older.notice.degraded.find("abandoned by timeline 3, which another daemon has begun") !=
-           std::string::npos;
-  }));
+  Overtaken scene;
+  scene.capture_in_vain();
+  test::OneRank& older = *scene.older;
+  test::OneRank& newer = *scene.newer;
   CHECK(older.committed == Step{3});  // Its memory serves it all the same.
   CHECK(older.durable == Step{2});
-  CHECK_FALSE(disk.exists("/scratch/job/step-000000003"));
+  CHECK_FALSE(scene.disk.exists("/scratch/job/step-000000003"));
 
   REQUIRE(newer.pass_until([&] { return !newer.granted.empty(); }));
   newer.capture(Step{3});
@@ -160,21 +174,10 @@ TEST_CASE("two daemons: all that the refused one says names the way out", "[unit
 
 TEST_CASE("two daemons: a refusal holds for the steps of its timeline, and no longer",
           "[unit][node]") {
-  test::MemoryDisk disk(1);
-  disk.put_directory("/scratch");
-  test::save_two_steps(disk);
-  test::OneRank older(disk);
-  older.request.save_storage_interval.steps = 1;
-  CHECK(restored_timeline(older) == 2);
-  {
-    test::OneRank newer(disk);
-    CHECK(restored_timeline(newer) == 3);
-  }
-  REQUIRE(older.pass_until([&] { return !older.granted.empty(); }));
-  older.capture(Step{3});
-  REQUIRE(older.pass_until([&] {
-    return older.notice.degraded.find("which another daemon has begun") != std::string::npos;
-  }));
+  Overtaken scene;
+  scene.newer.reset();
+  scene.capture_in_vain();
+  test::OneRank& older = *scene.older;
   older.clock.advance(std::chrono::minutes(3));  // The pauses between its tries are long by now.
 
   older.engine->detach(older.session);
@@ -189,7 +192,7 @@ TEST_CASE("two daemons: a refusal holds for the steps of its timeline, and no lo
   REQUIRE(older.pass_until([&] { return older.end.has_value(); }));
   CHECK((*older.end ? "" : older.end->error().message()) == "");
   CHECK(older.clock.now() - begin < std::chrono::seconds(10));
-  CHECK(disk.exists("/scratch/job/step-000000003/manifest.json"));
+  CHECK(scene.disk.exists("/scratch/job/step-000000003/manifest.json"));
 }
 
 TEST_CASE("two daemons: a vote knows what the other has abandoned, however slowly storage answers",

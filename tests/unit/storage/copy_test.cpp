@@ -202,6 +202,65 @@ TEST_CASE_METHOD(CopyScene, "copy: a damaged source is refused", "[unit][storage
   CHECK(checkpoints_in_target().empty());
 }
 
+TEST_CASE_METHOD(CopyScene, "copy: what is damaged in the source is read from its other copies",
+                 "[unit][storage]") {
+  std::vector<MadeShard> shards;
+  for (std::uint32_t rank = 0; rank < world_size; ++rank) {
+    ShardWish wish;
+    wish.at = step_id(3);
+    wish.rank = rank;
+    wish.world_size = world_size;
+    wish.is_regular = true;
+    shards.push_back(make_shard(wish));
+  }
+  std::optional<storage::Compression> compression;
+  std::string end = ".safetensors";
+  SECTION("plain") {}
+  SECTION("compressed") {
+    compression.emplace();
+    end += ".ckz";
+  }
+  REQUIRE(run(save(site, shards, ++attempts, compression)));
+  must_copy(3);
+  const std::string source = "/scratch/job/step-000000003/",
+                    other = "/scratch/copy/step-000000003/";
+  REQUIRE(disk.exists(source + "rank-00000" + end));
+  const auto copied_together = [&](const std::string& to) {
+    storage::CopyOrder order = order_of(3);
+    order.others = {
+        {target.at("step-000000003"), *run(storage::read_manifest(target, "step-000000003"))}};
+    const storage::Site third(files, clock, to);
+    const auto copied = run(storage::copy_checkpoint(third, std::move(order)));
+    if (!copied) return copied.error().message();
+    const auto report = run(storage::verify_checkpoint(files, third.at("step-000000003")));
+    REQUIRE(report);
+    CHECK(report->is_good());
+    return std::string();
+  };
+  disk.flip(source + "rank-00000" + end, 200, 1);
+  disk.flip(other + "rank-00001" + end, 200, 1);
+  disk.flip(source + "rank-00001.part", 30, 1);
+  CHECK(copied_together("/scratch/third").empty());
+  disk.erase(other + "rank-00000" + end);
+  CHECK_THAT(copied_together("/scratch/fourth"), Contains("rank-00000" + end));
+}
+
+TEST_CASE_METHOD(CopyScene, "copy: a copy that could not be read may be good", "[unit][storage]") {
+  must_copy(2);
+  disk.flip("/scratch/job/step-000000002/rank-00000.safetensors", 4200, 1);
+  storage::CopyOrder order = order_of(2);
+  order.others = {
+      {target.at("step-000000002"), *run(storage::read_manifest(target, "step-000000002"))}};
+  disk.set_hook([](std::string_view, const std::string& path) {
+    return path.ends_with("/copy/step-000000002/rank-00000.safetensors") ? EACCES : 0;
+  });
+  const storage::Site third(files, clock, "/scratch/third");
+  const auto copied = run(storage::copy_checkpoint(third, std::move(order)));
+  disk.set_hook(nullptr);
+  REQUIRE_FALSE(copied);
+  CHECK(storage::is_unreadable(copied.error().code()));
+}
+
 TEST_CASE_METHOD(CopyScene, "copy: never takes another's place", "[unit][storage]") {
   SECTION("a directory of another run") {
     storage::RunOrder other;

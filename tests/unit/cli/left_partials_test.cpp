@@ -1,0 +1,84 @@
+// Goal:   an export removes the hidden files that a killed one left in its place, and none of one
+//         that is under way.
+// Method: such files on the real disk, and the lock of another export beside them.
+#include <filesystem>
+#include <fstream>
+
+#include "cli/commands.hpp"
+#include "cli/export_lock.hpp"
+#include "unit/cli/stored_run.hpp"
+
+namespace ckpt::cli {
+namespace {
+
+const std::string left = ".model.safetensors.0123456789abcdef.partial";
+const std::string other = ".other.safetensors.0123456789abcdef.partial";
+const std::string foreign = ".model.safetensors.notes.partial";
+
+struct Scene : StoredRun {
+  Scene() {
+    save(1);
+    std::filesystem::create_directory(out);
+    for (const std::string& name : {left, other, foreign}) std::ofstream(out + "/" + name) << "x";
+  }
+  void must_export(const std::string& format, const std::string& to) const {
+    ExportOptions order;
+    order.path = dir;
+    order.out = to;
+    order.format = format;
+    order.rank = 0;
+    order.force = true;
+    order.json = true;
+    const auto exported = export_tensors(order);
+    REQUIRE((exported ? "" : exported.error().message()) == "");
+  }
+  bool has(const std::string& name) const { return std::filesystem::exists(out + "/" + name); }
+
+  const std::string out = directory.file("out");
+};
+
+}  // namespace
+
+TEST_CASE("export: what a killed export left is removed by the next one to its place",
+          "[unit][cli]") {
+  const Scene scene;
+  scene.must_export("safetensors", scene.out + "/model.safetensors");
+  CHECK_FALSE(scene.has(left));
+  CHECK(scene.has(other));  // Of another place.
+  CHECK(scene.has(foreign));
+  CHECK(scene.has("model.safetensors"));
+}
+
+TEST_CASE("export: a directory of a model is cleared of all its hidden files", "[unit][cli]") {
+  const Scene scene;
+  const std::string shard = ".model-00002-of-00003.safetensors.0123456789abcdef.partial";
+  std::ofstream(scene.out + "/" + shard) << "x";
+  scene.must_export("hf", scene.out);
+  CHECK_FALSE(scene.has(shard));
+  CHECK_FALSE(scene.has(left));
+  CHECK(scene.has(foreign));
+}
+
+TEST_CASE("export: hidden files stay while another export works beside them", "[unit][cli]") {
+  const Scene scene;
+  {
+    ExportLock lock(scene.out);
+    CHECK(lock.is_alone());
+    lock.share();
+    scene.must_export("safetensors", scene.out + "/model.safetensors");
+    CHECK(scene.has(left));
+    CHECK_FALSE(ExportLock(scene.out).is_alone());
+  }
+  scene.must_export("safetensors", scene.out + "/model.safetensors");
+  CHECK_FALSE(scene.has(left));
+}
+
+TEST_CASE("export lock: nobody is alone in a directory that is not there", "[unit][cli]") {
+  const Scene scene;
+  ExportLock lock(scene.out + "/none");
+  CHECK_FALSE(lock.is_alone());
+  lock.share();
+  CHECK_FALSE(lock.is_alone());
+}
+
+}  // namespace ckpt::cli
