@@ -16,14 +16,11 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import deepspeed
 import ports
 import torch
+from doors import say
 
 import libckpt.deepspeed
 
 logging.getLogger("libckpt").setLevel(logging.INFO)
-
-
-def say(*words):
-    os.write(1, (f"r{os.environ['RANK']} " + " ".join(map(str, words)) + "\n").encode())
 
 
 class Model(torch.nn.Module):
@@ -177,17 +174,9 @@ def main(ranks, options):
                               MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options["port"]),
                               OMP_NUM_THREADS="1", LOCAL_SIZE=ranks)  # fmt: skip
             torch.set_num_threads(1)
-            status = 1
-            try:
-                train(options)
-                status = 0
-            except BaseException:
-                import traceback
-
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
+            train(options)  # An exception ends the process as any other's.
+            sys.stderr.flush()
+            os._exit(0)
         children.append(child)
         os.write(1, f"process {rank} {child}\n".encode())
     results = [os.waitpid(child, 0)[1] for child in children]
