@@ -79,7 +79,8 @@ def test_a_loop_of_accelerate(trainer, runtime, tmp_path, launches):
 @pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_an_engine_of_deepspeed(jobs, runtime, stage, launches):
     def start(name, steps):
-        return jobs.start(RANKS, job=name, stage=stage, steps=steps, folder="/nonexistent")
+        return jobs.start(RANKS, job=name, stage=stage, steps=steps, folder="/nonexistent",
+                          waits=60)  # fmt: skip
 
     Story(Door(start, runtime), RANKS, SEED + 1).tell(launches)
 

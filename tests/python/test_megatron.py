@@ -27,9 +27,10 @@ class Job:
         self._cluster, self._scratch = cluster, scratch
 
     def start(self, ranks, job, steps, hold=0, **options):
-        dump = self._scratch / job
-        dump.mkdir(exist_ok=True)
-        options = {"dump": str(dump), **options}
+        if job == "job":  # The others are not looked into.
+            dump = self._scratch / job
+            dump.mkdir(exist_ok=True)
+            options = {"dump": str(dump), **options}
         environment = {"HOLD_AT": str(hold), **options.pop("environment", {})}
         return self._cluster.start("A" * ranks, job, steps, json.dumps(options), **environment)
 

@@ -1,7 +1,8 @@
 """Ranks under DeepSpeed, to be killed and started again in any number.
 
 zero.py RANKS OPTIONS: OPTIONS is JSON: stage, dtype, job, dir, folder, steps, batch, micro, load,
-save_at, hold_at, stock, universal, seed: of the weights that a restore replaces.
+save_at, hold_at, stock, universal, seed: of the weights that a restore replaces; waits: so long for
+each step to be committed.
 """
 
 import hashlib
@@ -145,7 +146,7 @@ def train(options):
         if not options.get("stock") and hasattr(engine, "_libckpt"):
             session = engine._libckpt.memory.session
             try:
-                session.wait(step, "committed", 5)
+                session.wait(step, "committed", options.get("waits", 5))
             except libckpt.CheckpointError as error:
                 say("not committed", step, error)
         say("made", step, digest(engine), progress["losses"][-1], engine.get_lr()[0])
