@@ -113,7 +113,8 @@ def test_a_step_on_storage_has_the_metrics_of_its_save(job, tmp_path):
     assert [each.metrics["loss"] for each in found] == [losses(log)[each.step] for each in found]
 
 
-@pytest.mark.parametrize("options", [{}, pytest.param({"overlap": True}, marks=SLOW)])
+@SLOW  # test_early_ends.py and the ranks with experts have it in the quick form.
+@pytest.mark.parametrize("options", [{}, {"overlap": True}])
 def test_the_same_ranks_go_on_bit_for_bit(job, options):
     """Also where parameters are gathered in the next forward pass only."""
     whole = job.run(2, "whole", 6, **options)
