@@ -17,7 +17,7 @@ pytest.importorskip("jax")
 import test_jax  # noqa: E402
 
 SEED = int(os.environ.get("CKPT_PYTHON_SEED", "1"))
-KILLS = [2, pytest.param(12, marks=pytest.mark.slow)]
+KILLS = [2, 12]
 STEPS_EACH = (3, 6)  # At least and at most, before it is killed.
 
 
@@ -53,8 +53,9 @@ def kill_at(training, process, count):
     return int(training.said("began at")[process][0][0])
 
 
+@pytest.mark.slow  # test_jax_early_ends.py has it in the quick form.
 @pytest.mark.parametrize("kills", KILLS)
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("processes", [1, 2])
 def test_a_training_of_jax(training, tmp_path, processes, kills):
     steps = (kills + 4) * STEPS_EACH[1]
 

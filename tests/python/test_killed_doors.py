@@ -55,11 +55,11 @@ def check_losses(logs, whole, made, ranks):
             assert found == {step: expected[step] for step in found}
 
 
+@pytest.mark.slow  # test_early_ends.py has it in the quick form.
 @pytest.mark.parametrize("kills", KILLS)
 @pytest.mark.parametrize(
     "ranks, more",
-    [(1, {}), pytest.param(2, {}, marks=pytest.mark.slow),
-     pytest.param(2, {"sharded": True}, marks=pytest.mark.slow)],
+    [(1, {}), (2, {}), (2, {"sharded": True})],
     ids=["one", "ddp", "fsdp2"],
 )
 def test_a_loop_of_accelerate(trainer, tmp_path, ranks, more, kills):
@@ -91,8 +91,9 @@ def test_a_fit_of_lightning(trainer, tmp_path, ranks, kills):
     check_losses([*logs, last], whole, test_lightning.made, ranks)
 
 
+@pytest.mark.slow  # test_transformers.py kills at random and compares losses in the quick form.
 @pytest.mark.parametrize("kills", KILLS)
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_trainer_of_transformers(trainer, tmp_path, ranks, kills):
     """Its log of losses, which the last launch tells, has those of all launches before."""
     pytest.importorskip("transformers")

@@ -182,13 +182,13 @@ def test_the_older_temporary_one_stays_until_the_newer_is_complete(open_one, tmp
 
 def test_what_a_run_left_temporary_goes_and_what_became_permanent_stays(open_one, tmp_path):
     base, clock = tmp_path / "base", Clock()
-    first = open_one(SECOND, dt_now_injection=clock)
+    first = open_one(SECOND, dt_now_injection=clock, keep_last_temporary_checkpoints=2)
     for step in (1, 2):
         clock.now += SECOND
         first.on_step(tree=state_of(step, mesh(4)), step=step)
         first.wait_until_finished()
     first.abandon()
-    assert kinds(base) == {2: "t"}
+    assert kinds(base) == {1: "t", 2: "t"}
     second = open_one(SECOND, dt_now_injection=clock, keep_last_temporary_checkpoints=2)
     assert is_of(second.load_or(state_of(0, mesh(2))), 2)
     for step in (3, 4):
@@ -202,6 +202,20 @@ def test_what_a_run_left_temporary_goes_and_what_became_permanent_stays(open_one
     second.on_step(tree=state_of(5, mesh(2)), step=5)
     second.wait_until_finished()
     assert kinds(base) == {3: "p", 4: "t", 5: "t"}
+
+
+def test_no_temporary_one_stays_where_none_is_to_be_kept(open_one, tmp_path):
+    base, clock = tmp_path / "base", Clock()
+    with pytest.raises(ValueError, match="keep_last_temporary_checkpoints: at least 0"):
+        open_one(SECOND, keep_last_temporary_checkpoints=-1)
+    checkpointer = open_one(SECOND, [CheckpointInterval(2)], dt_now_injection=clock,
+                            keep_last_temporary_checkpoints=0)  # fmt: skip
+    for step, stay in ((1, {}), (2, {2: "p"}), (3, {2: "p"})):
+        clock.now += SECOND
+        checkpointer.on_step(tree=state_of(step, mesh(4)), step=step)
+        checkpointer.wait_until_finished()
+        assert kinds(base) == stay
+        assert (base / f"step-{step}").is_dir() == (step == 2)
 
 
 def test_a_resume_takes_memory_when_it_is_newer_and_folders_when_it_is_lost(

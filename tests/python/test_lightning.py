@@ -66,7 +66,8 @@ def kill_when_held(process, ranks=1):
 @pytest.mark.parametrize(
     "ranks, holds, options",
     [
-        (1, (6, 18), {}),  # 18: at the end of an epoch.
+        # 18: at the end of an epoch. test_killed_doors.py has one rank in the quick form.
+        pytest.param(1, (6, 18), {}, marks=pytest.mark.slow),
         pytest.param(1, (4, 9), {"accumulate": 3, "steps": 14}, marks=pytest.mark.slow),
         (2, (7, 18), {}),
     ],

@@ -61,14 +61,17 @@ def test_sharded_ranks_go_on_from_memory_in_any_number(sharded):
     assert check_began(log, 2, 3, three, memory) >= 11
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_another_number_of_sharded_ranks_goes_on_from_storage(sharded, tmp_path, count):
+def test_another_number_of_sharded_ranks_goes_on_from_storage(sharded, tmp_path):
     directory = tmp_path / "dir"
     job = sharded.start("AB", "job", 8, directory).finish()
     for name in "AB":
         sharded.stop(name)
-    log = sharded.start("ABC"[:count], "job", 9, directory).finish()
-    assert check_began(log, count, 2, job, ("storage",)) == 8
+    log = sharded.start("ABC", "job", 9, directory).finish()
+    assert check_began(log, 3, 2, job, ("storage",)) == 8
+    for name in "ABC":
+        sharded.stop(name)
+    alone = sharded.start("A", "job", 10, directory).finish()
+    assert check_began(alone, 1, 3, log, ("storage",)) == 9
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from libckpt.transformers._folders import Folders, problem_of  # noqa: E402
 from libckpt.transformers._checkpoints import TrainerFolders  # noqa: E402
 from libckpt.transformers._weights import Weights  # noqa: E402
 
-KILLS = [8, pytest.param(int(os.environ.get("CKPT_PYTHON_KILLS", "100")), marks=pytest.mark.slow)]
+KILLS = [5, pytest.param(int(os.environ.get("CKPT_PYTHON_KILLS", "100")), marks=pytest.mark.slow)]
 FILES = {"config.json", "generation_config.json", "model.safetensors", "optimizer.pt",
          "rng_state.pth", "scheduler.pt", "trainer_state.json", "training_args.bin"}  # fmt: skip
 

@@ -7,6 +7,7 @@ import pathlib
 import signal
 import sys
 
+import faults
 import ports
 
 PR_SET_PDEATHSIG = 1
@@ -27,6 +28,7 @@ def become_rank(count):
                                   LOCAL_WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1",
                                   MASTER_PORT=port)  # fmt: skip
                 return
+            os.write(1, f"process {rank} {children[-1]}\n".encode())
         ended = [os.waitpid(child, 0)[1] for child in children]
     sys.exit(any(ended))
 
@@ -38,6 +40,7 @@ def pretend_gpus(state):
 
 def say(*words):
     """One line, whole among those of other ranks."""
+    faults.check()
     os.write(1, (f"r{os.environ.get('RANK', 0)} " + " ".join(map(str, words)) + "\n").encode())
 
 

@@ -21,6 +21,7 @@ import ports
 import ranks
 import torch
 import torch.distributed as dist
+from doors import say
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
@@ -30,7 +31,6 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
-from ranks import say
 
 BATCH, LENGTH, VOCABULARY, LAYERS, EXPERTS = 4, 8, 32, 2, 4
 

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 
+import faults
 import jax
 import jax.numpy as jnp
 import numpy
@@ -25,6 +26,7 @@ WIDTH = 64
 
 def say(*words):
     """One write, so that lines of several processes stay whole."""
+    faults.check()
     os.write(1, (" ".join(map(str, (f"p{jax.process_index()}", *words))) + "\n").encode())
 
 
@@ -143,6 +145,7 @@ def train(mesh, job, steps, directory=None):
 
 
 def main(process, processes, port, mesh, *arguments, train=train):
+    faults.obey()
     if int(processes) > 1:
         jax.distributed.initialize(f"127.0.0.1:{port}", int(processes), int(process))
     train(make_mesh(mesh), *arguments)

@@ -11,6 +11,8 @@ import json
 import os
 import sys
 
+import faults
+
 
 def become(request):
     """In the fork: the trainer, with output and environment of its own."""
@@ -20,6 +22,7 @@ def become(request):
     os.close(log)
     os.environ.update(request["environment"])
     sys.stdin = open(os.devnull)
+    faults.obey()
     with contextlib.suppress(ImportError):  # There are trainers that need none.
         import torch
 

@@ -1,7 +1,8 @@
 """Ranks under DeepSpeed, to be killed and started again in any number.
 
 zero.py RANKS OPTIONS: OPTIONS is JSON: stage, dtype, job, dir, folder, steps, batch, micro, load,
-save_at, hold_at, stock, universal, seed: of the weights that a restore replaces.
+save_at, hold_at, stock, universal, seed: of the weights that a restore replaces; waits: so long for
+each step to be committed.
 """
 
 import hashlib
@@ -16,14 +17,11 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import deepspeed
 import ports
 import torch
+from doors import say
 
 import libckpt.deepspeed
 
 logging.getLogger("libckpt").setLevel(logging.INFO)
-
-
-def say(*words):
-    os.write(1, (f"r{os.environ['RANK']} " + " ".join(map(str, words)) + "\n").encode())
 
 
 class Model(torch.nn.Module):
@@ -148,7 +146,7 @@ def train(options):
         if not options.get("stock") and hasattr(engine, "_libckpt"):
             session = engine._libckpt.memory.session
             try:
-                session.wait(step, "committed", 5)
+                session.wait(step, "committed", options.get("waits", 5))
             except libckpt.CheckpointError as error:
                 say("not committed", step, error)
         say("made", step, digest(engine), progress["losses"][-1], engine.get_lr()[0])
@@ -177,17 +175,9 @@ def main(ranks, options):
                               MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options["port"]),
                               OMP_NUM_THREADS="1", LOCAL_SIZE=ranks)  # fmt: skip
             torch.set_num_threads(1)
-            status = 1
-            try:
-                train(options)
-                status = 0
-            except BaseException:
-                import traceback
-
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
+            train(options)  # An exception ends the process as any other's.
+            sys.stderr.flush()
+            os._exit(0)
         children.append(child)
         os.write(1, f"process {rank} {child}\n".encode())
     results = [os.waitpid(child, 0)[1] for child in children]

@@ -51,8 +51,8 @@ class Checkpointer:
     ):  # fmt: skip
         if not keep_params:
             raise errors.Unsupported("keep_params=False: parameters are always saved")
-        if keep_last_temporary_checkpoints < 1:
-            raise ValueError("keep_last_temporary_checkpoints: at least 1 is wanted")
+        if keep_last_temporary_checkpoints < 0:
+            raise ValueError("keep_last_temporary_checkpoints: at least 0 is wanted")
         self._policy = Policy(save_interval, step_policies, dt_now_injection)
         self._base = os.path.realpath(base_path)
         job = job or _publish_queue.job_of("levanter-memory", os.path.basename(self._base),

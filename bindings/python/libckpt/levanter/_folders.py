@@ -43,6 +43,14 @@ def discover(path, max_step=None):
     return max(found)[2] if found else None
 
 
+def temporary(bases):
+    """The complete temporary checkpoints in these folders, the oldest first."""
+    paths = [path for base in bases for path in pathlib.Path(base).glob("step-*")]
+    found = [(metadata["step"], metadata["timestamp"], path) for path in paths
+             if (metadata := metadata_of(path) or {}).get("is_temporary")]  # fmt: skip
+    return [path for *_, path in sorted(found)]
+
+
 def publish(source, target, metadata):
     """The files of the checkpoint `source` as the folder `target`; its metadata comes last."""
     source, target = pathlib.Path(source), pathlib.Path(target)

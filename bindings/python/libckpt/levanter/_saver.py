@@ -20,13 +20,12 @@ class Saver:
         self._private = self._base / PRIVATE
         self._work = WorkFolders(self._private / "work")
         self._keep = keep_temporary
-        self._temporary = []  # Folders of this run, the oldest first, and one from before.
+        self._temporary = []  # Folders, the oldest first: of this run, and those from before.
         job = _publish_queue.job_of("levanter", self._base.name, self._base)
         if rank == 0:
+            if deletes_old:
+                self._temporary = _folders.temporary({self._base, self._temporary_base})
             self._finish()
-            newest = _folders.discover(self._temporary_base) if deletes_old else None
-            if newest is not None and _folders.metadata_of(newest).get("is_temporary"):
-                self._temporary.append(pathlib.Path(newest))
         self._queue = _publish_queue.PublishQueue(
             job, self._private / "job", allow_pickle=False, rank=rank, world_size=world_size
         )
