@@ -27,7 +27,7 @@ mkdir "$stage/bench" "$stage/examples"
 cp "$here/examples/gpu_trainer.cu" "$stage/examples"
 cp "$here"/bench/{harness,torch_bench,gpu_torch_bench}.py "$stage/bench"
 mkdir "$stage/tests"
-cp "$here"/tests/gpu/torch_{suite,trainer}.py \
+cp "$here"/tests/gpu/torch_{graphs,suite,trainer}.py \
   "$here"/tests/python/trainers/{acc,doors,fit,hf,jax_steps,ports}.py "$stage/tests"
 cp "$here/LICENSE" "$stage"
 

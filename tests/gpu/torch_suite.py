@@ -65,9 +65,18 @@ class Life:
         return [line.split()[1:] for line in self.lines if line.startswith(word + " ")]
 
 
+def programs():
+    """The program of each kind, without importing torch."""
+    found = {}
+    for path in (HERE / "torch_trainer.py", HERE / "torch_graphs.py"):
+        kinds = path.read_text().partition("\nKINDS = ")[2]
+        found.update(dict.fromkeys(re.findall(r'"(\w+)": [A-Z]\w+[,}]', kinds), path))
+    return found
+
+
 def run_trainer(kind, folder):
     environment = {"LIBCKPT_RUNTIME_DIR": str(folder / "run")}
-    command = [sys.executable, HERE / "torch_trainer.py", kind, folder, STEPS]
+    command = [sys.executable, programs()[kind], kind, folder, STEPS]
     stock = Life([*command, "stock"], environment).run()
     first = Life(command, environment).run(lambda line: line.startswith(f"loss {KILL_AFTER} "))
     time.sleep(0 if kind != "workers" else 0.1)
@@ -164,10 +173,8 @@ def run_one(kind):
 
 
 def main(*kinds):
-    source = (HERE / "torch_trainer.py").read_text()
-    of_torch = re.findall(r'"(\w+)": [A-Z]\w+[,}]', source.partition("KINDS = ")[2])
     if not kinds:
-        kinds = [*of_torch, *filter(installed, [*FRAMEWORKS, "jax"])]
+        kinds = [*programs(), *filter(installed, [*FRAMEWORKS, "jax"])]
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         verdicts = list(pool.map(run_one, kinds))
     print(f"{verdicts.count(True)} passed, {verdicts.count(False)} failed")

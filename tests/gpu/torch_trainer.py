@@ -11,7 +11,6 @@ import hashlib
 import os
 import statistics
 import sys
-import threading
 import time
 
 # Products with the same bits each time.
@@ -24,7 +23,6 @@ HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
 WIDTH, LAYERS, HEADS, LENGTH, BATCH = (1024, 6, 16, 128, 8) if HAS_GPU else (64, 2, 2, 16, 2)
 VOCABULARY = 4096
-GRAPH_STEPS_MIN = 3  # Before a graph is recorded.
 
 
 class Model(torch.nn.Module):
@@ -154,73 +152,6 @@ class OtherStream(Training):
         return torch.cuda.stream(torch.cuda.Stream())
 
 
-class Graph(Training):
-    """The whole step is one CUDA graph that is replayed, from the fourth step of each life on."""
-
-    dropout = 0.0
-    optimizer_options = {"capturable": True} if HAS_GPU else {}
-
-    def __init__(self):
-        super().__init__()
-        self.steps, self.graph = 0, None
-        self.batch = torch.zeros(BATCH, LENGTH, dtype=torch.int64, device=DEVICE)
-        for group in self.optimizer.param_groups:
-            group["lr"] = torch.tensor(1e-4, device=DEVICE)
-        self.stream = torch.cuda.Stream() if HAS_GPU else None
-        self.scheduler = torch.optim.lr_scheduler.ConstantLR(self.optimizer, 1.0)
-
-    def around(self):
-        return torch.cuda.stream(self.stream) if HAS_GPU else contextlib.nullcontext()
-
-    def plain_step(self):
-        self.optimizer.zero_grad(set_to_none=False)
-        loss = self.loss(self.batch)
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach()
-
-    def step(self, batch):
-        self.batch.copy_(batch)
-        self.steps += 1
-        if not HAS_GPU or self.steps <= GRAPH_STEPS_MIN:
-            return self.plain_step()
-        if self.graph is None:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=self.stream):
-                self.recorded = self.plain_step()
-            self.graph = graph
-        self.graph.replay()
-        return self.recorded.clone()
-
-
-class GraphAside(Training):
-    """Another thread records graphs, and replays them, all the time."""
-
-    dropout = 0.0  # A graph that is recorded has the generator to itself.
-
-    @contextlib.contextmanager
-    def around(self):
-        is_over = threading.Event()
-
-        def record():
-            while HAS_GPU and not is_over.is_set():
-                stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-                values = torch.zeros(1 << 20, device=DEVICE)
-                stream.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                    values += 1
-                graph.replay()
-                torch.cuda.current_stream().synchronize()
-
-        thread = threading.Thread(target=record)
-        thread.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            thread.join()
-
-
 class Sharded(Training):
     """FSDP2 of one rank."""
 
@@ -252,8 +183,8 @@ class Compiled(Training):
 
 
 KINDS = {"plain": Training, "expandable": Training, "fused": Fused, "scaled": Scaled,
-         "workers": Workers, "stream": OtherStream, "graph": Graph, "graph_aside": GraphAside,
-         "sharded": Sharded, "compiled": Compiled}  # fmt: skip
+         "workers": Workers, "stream": OtherStream, "sharded": Sharded,
+         "compiled": Compiled}  # fmt: skip
 
 
 def open_session(training, kind, directory):
