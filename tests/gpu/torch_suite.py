@@ -23,7 +23,7 @@ import traceback
 HERE = pathlib.Path(__file__).resolve().parent
 STEPS, KILL_AFTER = 40, 25
 SECONDS_MAX = 150.0
-AT_ONCE = 5
+AT_ONCE = 8
 
 # The trainers of the Python suite, by name: the arguments of each, without those of all.
 FRAMEWORKS = {
