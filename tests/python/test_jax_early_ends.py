@@ -1,8 +1,8 @@
 """Goal: a training of JAX that ends before it is done, in any way, goes on from where it was, and
 computes what it would have computed: with libckpt.jax.Checkpointer and with Levanter's.
 
-Method: as in test_early_ends.py. JAX itself takes SIGTERM for a notice where there is more than one
-process, so that is no end there.
+Method: as in test_early_ends.py. Where there is more than one process, JAX itself takes SIGTERM for
+a notice, and a process that ends by an exception stays for the others. There they are killed only.
 """
 
 import os
@@ -79,7 +79,7 @@ class Door:
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_training_of_jax(training, tmp_path, runtime, processes, launches):
     door = Door(training, processes, tmp_path, runtime)
-    ends = early_ends.ENDS if processes == 1 else (early_ends.KILLED, early_ends.RAISES)
+    ends = early_ends.ENDS if processes == 1 else (early_ends.KILLED,)
     try:
         Story(door, processes, SEED, ends).tell(launches)
     finally:
