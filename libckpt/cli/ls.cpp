@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "arena/arena_limits.hpp"
+#include "bucket/bucket_path.hpp"
 #include "cli/commands.hpp"
 #include "cli/memory_step.hpp"
 #include "cli/metrics_text.hpp"
@@ -115,6 +116,7 @@ Result<Outcome> list(const std::string& directory) {
   CKPT_CHECK(refuse_memory_path(directory, "list"));
   Workplace workplace;
   CKPT_TRY(const storage::Places places, storage::parse_places(directory));
+  for (const std::string& place : places.directories()) CKPT_CHECK(bucket::check_path(place));
   if (places.second) return list_all(workplace, "places", places.directories());
   if (is_step(workplace, directory)) return list_step(workplace, directory);
   CKPT_TRY(const std::vector<std::string> runs, runs_at(workplace, directory));

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "arena/arena_limits.hpp"
+#include "bucket/bucket_path.hpp"
 #include "cli/commands.hpp"
 #include "cli/memory_step.hpp"
 #include "cli/storage_read.hpp"
@@ -193,6 +194,7 @@ Result<Outcome> verify(const std::string& given, bool newest_only) {
   CKPT_CHECK(refuse_memory_path(given, "verify"));
   Workplace workplace;
   CKPT_TRY(const storage::Places places, storage::parse_places(given));
+  for (const std::string& place : places.directories()) CKPT_CHECK(bucket::check_path(place));
   if (places.second) return verify_all(workplace, "places", places.directories(), newest_only);
   const std::string path = without_slash(given);
   CKPT_TRY(const std::vector<std::string> runs, runs_at(workplace, path));

@@ -284,6 +284,15 @@ TEST_CASE("cli places: nothing is copied into itself", "[unit][cli]") {
   CHECK(copy(order));
 }
 
+TEST_CASE("cli places: a path without a bucket is told what it lacks", "[unit][cli]") {
+  for (const auto& told : {list("s3://"), verify("s3://", false)}) {
+    REQUIRE_FALSE(told);
+    CHECK(told.error().code() == Errc::invalid_argument);
+    CHECK_THAT(told.error().text(),
+               Contains("s3://: it names no bucket: write s3://BUCKET/PREFIX"));
+  }
+}
+
 TEST_CASE("cli places: metrics of a save are shown", "[unit][cli]") {
   StoredRun run;
   run.save(1, 0.0625);
