@@ -202,9 +202,10 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
   bool is_unsure = false;
   int stalls = 0;
   const Time named_from = clock_.after(silence_named_after);
-  SilentRequests::Request ours(silent_, clock_.now());  // No try outlives it.
-  request.on_silence = [this, doing, &ours](std::chrono::milliseconds silence) {
-    return give_up_in_silence(doing, silence, ours);
+  // Shared: a try may be under way on its thread when whoever waits for it is gone.
+  const auto ours = std::make_shared<SilentRequests::Request>(silent_, clock_.now());
+  request.on_silence = [this, doing, ours](std::chrono::milliseconds silence) {
+    return give_up_in_silence(doing, silence, *ours);
   };
   for (int tries = 1;; ++tries) {
     std::function<Result<Sent>()> work = [this, request, now = server_time()] {
@@ -244,7 +245,7 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
     }
     if (reaction != Reaction::try_again) continue;
     log(LogLevel::debug, "s3: {} is tried again", doing);
-    ours.note(fmt::format("{}: {}", doing, trouble));
+    ours->note(fmt::format("{}: {}", doing, trouble));
     if (clock_.now() >= named_from)
       name_silence(fmt::format("{}: {}, {} of {} tries", doing, trouble, tries, tries_limit()));
     CKPT_CO_CHECK(co_await pause(tries, doing));
