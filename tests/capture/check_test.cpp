@@ -101,7 +101,11 @@ TEST_CASE("gpu_check: a refused launch ends its capture, and no other", "[unit][
 
 TEST_CASE("gpu_check: an error at any call of the driver is reported, and no wrong byte is",
           "[unit][capture]") {
-  require_reports_of_failed_calls(options_of(7));
+  // Fewer batches and an eager GPU: with the check each batch has more calls and more work.
+  WorldOptions options = options_of(7, "eager=1");
+  options.device.batch_bytes = 512 * KiB;
+  options.device.batch_copies_max = 64;
+  require_reports_of_failed_calls(options);
 }
 
 TEST_CASE("gpu_check: its memory is freed", "[unit][capture]") {
