@@ -28,7 +28,7 @@ cp "$here/examples/gpu_trainer.cu" "$stage/examples"
 cp "$here"/bench/{harness,torch_bench,gpu_torch_bench}.py "$stage/bench"
 mkdir "$stage/tests"
 cp "$here"/tests/gpu/torch_{graphs,suite,trainer}.py \
-  "$here"/tests/python/trainers/{acc,doors,fit,hf,jax_steps,ports}.py "$stage/tests"
+  "$here"/tests/python/trainers/{acc,doors,faults,fit,hf,jax_steps,ports}.py "$stage/tests"
 cp "$here/LICENSE" "$stage"
 
 build_module() {  # build_module FOLDER [OPTION ...]: FOLDER/installed/_native*.so

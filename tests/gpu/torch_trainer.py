@@ -213,8 +213,8 @@ def train(kind, directory, steps, is_stock):
                 saves.append(time.perf_counter() - saved_at)
             print("loss", step, loss.item().hex(), flush=True)
             took.append(time.perf_counter() - began_at)
-        if HAS_GPU:
-            torch.cuda.synchronize()
+    if HAS_GPU:
+        torch.cuda.synchronize()
     total = hashlib.sha256()
     for part in training.whole():
         total.update(part.detach().cpu().numpy().tobytes())

@@ -39,6 +39,14 @@ is_closed() {
     [ -z "$foreign" ] || { echo "$file: $foreign"; return 1; }
   done
 }
+trainings_are_whole() {
+  local name names
+  names=$(sed -nE 's/^ *(import|from) (\w+).*/\2/p' "$root"/tests/*.py | sort -u)
+  for name in $names; do
+    [ -e tests/python/trainers/"$name".py ] || [ -e tests/gpu/"$name".py ] || continue
+    [ -e "$root/tests/$name.py" ] || { echo "tests/$name.py is missing"; return 1; }
+  done
+}
 runs() {
   env -i "$root/bin/ckpt" --version && env -i "$root/bin/ckptd" --help &&
     env -i HOME="$scratch" LIBCKPT_RUNTIME_DIR="$scratch/run" "$root/bin/ckpt" doctor --json
@@ -81,6 +89,7 @@ check "it is smaller than $mib_max MiB" is_small
 check "it unpacks into an empty directory" unpack
 root=$(echo "$scratch"/unpacked/libckpt-*)
 check "it brings its libraries" is_closed
+check "its trainings have all of the suite that they import" trainings_are_whole
 check "its programs run with an empty environment" runs
 check "a trainer runs with its library and its daemon" trainer_runs
 [ -z "$has_python" ] || check "its Python package runs with nothing else" python_runs
