@@ -51,7 +51,9 @@ CudaDevice::~CudaDevice() {
   if (thread_.joinable()) thread_.join();
   const RelaxedCapture relaxed(queue_.driver);
   const CudaScope scope(queue_.driver, queue_.context);
-  if (queue_.has_context()) {
+  const bool has_context = queue_.has_context();
+  queue_.mirrors.close(has_context);
+  if (has_context) {
     if (restored_ != nullptr) (void)queue_.driver.destroy_event(restored_);
     if (restore_stream_ != nullptr) (void)queue_.driver.destroy_stream(restore_stream_);
     queue_.close();

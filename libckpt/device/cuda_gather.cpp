@@ -75,34 +75,27 @@ Result<bool> CudaGather::queue(GatherTable& table, const Launch& asked, CUstream
   return false;
 }
 
-Result<std::unique_ptr<GatherTable>> GatherTable::make(const CudaDriver& driver,
+Result<std::unique_ptr<GatherTable>> GatherTable::make(CudaMirrors& mirrors,
                                                        std::span<const GatherEntry> entries) {
   CKPT_ASSERT(!entries.empty());
-  std::unique_ptr<GatherTable> table(new GatherTable(driver));
-  table->bytes_ = entries.size_bytes();
-  CKPT_CHECK(
-      driver.check(driver.allocate_host(&table->on_host_, table->bytes_, CU_MEMHOSTALLOC_PORTABLE),
-                   "allocate a pinned table of small tensors"));
-  std::memcpy(table->on_host_, entries.data(), table->bytes_);
-  CKPT_CHECK(driver.check(driver.allocate(&table->on_gpu_, table->bytes_),
-                          "allocate a table of small tensors on the GPU"));
+  std::unique_ptr<GatherTable> table(new GatherTable(mirrors));
+  CKPT_TRY(table->memory_, mirrors.take(entries.size_bytes(), "a table of small tensors"));
+  std::memcpy(table->memory_->on_host().data(), entries.data(), entries.size_bytes());
   return table;
 }
 
 GatherTable::~GatherTable() {
-  if (on_gpu_ != 0) (void)driver_.free(on_gpu_);
-  if (on_host_ != nullptr) (void)driver_.free_host(on_host_);
+  if (memory_) mirrors_.give_back(std::move(memory_));
 }
 
 void GatherTable::forget() {
-  on_gpu_ = 0;
-  on_host_ = nullptr;
+  memory_->forget();
+  memory_.reset();
 }
 
 Status GatherTable::send(CUstream stream) {
   if (is_sent_) return {};
-  CKPT_CHECK(driver_.check(driver_.copy_to_device(on_gpu_, on_host_, bytes_, stream),
-                           "copy the table of small tensors to the GPU"));
+  CKPT_CHECK(memory_->to_gpu(stream));
   is_sent_ = true;
   return {};
 }

@@ -13,6 +13,7 @@
 
 #include "device/cuda_driver.hpp"
 #include "device/cuda_gather_plan.hpp"
+#include "device/cuda_mirror.hpp"
 
 namespace ckpt::device {
 
@@ -55,25 +56,25 @@ class CudaGather {
 class GatherTable {
  public:
   // With the context current. Errors: io, unavailable.
-  static Result<std::unique_ptr<GatherTable>> make(const CudaDriver& driver,
+  static Result<std::unique_ptr<GatherTable>> make(CudaMirrors& mirrors,
                                                    std::span<const GatherEntry> entries);
-  ~GatherTable();
+  ~GatherTable();  // No copy that is queued uses it.
   GatherTable(const GatherTable&) = delete;
   GatherTable& operator=(const GatherTable&) = delete;
 
   // Before the first launch; free after that. Errors: as CudaDriver::check.
   Status send(CUstream stream);
-  CUdeviceptr entry(std::size_t index) const { return on_gpu_ + index * sizeof(GatherEntry); }
+  CUdeviceptr entry(std::size_t index) const {
+    return memory_->on_gpu() + index * sizeof(GatherEntry);
+  }
   // The context is gone, and its memory with it.
   void forget();
 
  private:
-  explicit GatherTable(const CudaDriver& driver) : driver_(driver) {}
+  explicit GatherTable(CudaMirrors& mirrors) : mirrors_(mirrors) {}
 
-  const CudaDriver& driver_;
-  void* on_host_ = nullptr;
-  CUdeviceptr on_gpu_ = 0;
-  std::size_t bytes_ = 0;
+  CudaMirrors& mirrors_;
+  std::unique_ptr<CudaMirror> memory_;
   bool is_sent_ = false;
 };
 

@@ -1,5 +1,6 @@
 // CudaMirror: memory of the GPU and as much pinned memory of the host, copied between the two in
-// the order of a stream.
+// the order of a stream. CudaMirrors: those that are used again, since to free one waits for all
+// that is queued on the GPU.
 //
 // Threads: one at a time. Lifetime: the driver outlives it; the context is current at its making
 //          and at its end.
@@ -8,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "device/cuda_driver.hpp"
 #include "device/device.hpp"
@@ -39,6 +41,24 @@ class CudaMirror {
   const std::size_t bytes_;
   void* on_host_ = nullptr;
   CUdeviceptr on_gpu_ = 0;
+};
+
+class CudaMirrors {
+ public:
+  explicit CudaMirrors(const CudaDriver& driver) : driver_(driver) {}
+
+  // One of so many bytes or more; what it holds is from before. Errors: as CudaMirror::make.
+  Result<std::unique_ptr<CudaMirror>> take(std::size_t bytes, std::string_view what);
+  // Nothing that is queued uses it any more.
+  void give_back(std::unique_ptr<CudaMirror> mirror);
+  // With the context current, if it is there still.
+  void close(bool has_context);
+
+ private:
+  static constexpr std::size_t spares_max = 4;
+
+  const CudaDriver& driver_;
+  std::vector<std::unique_ptr<CudaMirror>> spares_;  // The largest first.
 };
 
 }  // namespace ckpt::device

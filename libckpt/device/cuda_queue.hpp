@@ -46,6 +46,7 @@ class CudaQueue {
         prefers_overlap(options.prefers_overlap),
         bucket(options.copy_rate, options.batch_bytes),
         gather(driver_in, options.gather),
+        mirrors(driver_in),
         is_checked(options.is_checked),
         fingerprint(driver_in),
         gap_(options.gap) {}
@@ -88,6 +89,7 @@ class CudaQueue {
   bool is_batch_copy_usable = false;
   TokenBucket bucket;
   CudaGather gather;
+  CudaMirrors mirrors;  // Tables of small tensors.
   const bool is_checked;
   CudaFingerprint fingerprint;  // Unusable where captures are not checked.
   CUstream stream = nullptr;

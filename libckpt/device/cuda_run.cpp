@@ -65,7 +65,8 @@ CudaRun::CudaRun(CudaQueue& queue, CudaBatches plan, CopyListener& listener)
 
 // With the context current. The captures do without it if need be.
 void CudaRun::make_table() {
-  auto made = GatherTable::make(queue_.driver, gather_table(plan_));
+  const Lock lock(queue_.mutex);
+  auto made = GatherTable::make(queue_.mirrors, gather_table(plan_));
   if (made) {
     table_ = std::move(*made);
   } else {

@@ -63,6 +63,21 @@ CudaBatches plan_of(const std::vector<std::uint64_t>& sizes, std::size_t batch_c
   return plan_batches(list, {32 * MiB, batch_copies}, [](const std::byte*) { return true; });
 }
 
+// So many tensors of 100 bytes on a GPU, apart from each other.
+device::CopyList small_tensors(std::byte* first, std::size_t count) {
+  constexpr std::uint64_t bytes = 100;
+  device::CopyList list;
+  for (std::size_t i = 0; i < count; ++i) {
+    list.strips.push_back({i * bytes, bytes, i, 1});
+    list.pieces.push_back({first + 2 * i * bytes, i * bytes, bytes});
+  }
+  return list;
+}
+
+struct NoListener final : device::CopyListener {
+  void run_ended(Status) override {}
+};
+
 WorldOptions options_of(std::uint64_t seed, const std::string& words = "") {
   WorldOptions options;
   options.seed = seed;
@@ -202,6 +217,31 @@ TEST_CASE("gather: a kernel that fails on the GPU ends the captures, and not the
   for (std::uint64_t copy = 1; copy <= 13; copy += 2) {
     require_end_of_captures(options_of(copy, fmt::format("fail_copy={} error=700", copy)));
   }
+}
+
+TEST_CASE("gather: a table's memory is used again, since to free it waits for the GPU",
+          "[unit][capture]") {
+  StandInTrainer trainer("seed=10");
+  const auto pins = std::make_shared<device::MemoryPins>();
+  device::GpuOptions options;
+  options.gather = GpuGather::on;
+  const auto gpus = device::Gpus::open(options, pins).value();
+  std::byte* const first = trainer.allocate(1 * MiB);
+  device::Device* const gpu = gpus->device_of(first, 0).value();
+  NoListener listener;
+  const auto pinned_with = [&](std::size_t count) {  // A trainer whose tensors move at each save.
+    const auto run = gpu->make_run(small_tensors(first, count), listener);
+    return stand_in().counts().pinned_ranges;
+  };
+  const std::uint64_t none = stand_in().counts().pinned_ranges;
+  REQUIRE(pinned_with(100) == none + 1);
+  for (int i = 0; i < 10; ++i) REQUIRE(pinned_with(90) == none + 1);
+  REQUIRE(pinned_with(2000) == none + 2);
+  REQUIRE(pinned_with(100) == none + 2);
+  // A trainer with plans of many sizes does not keep them all.
+  for (std::size_t count = 100; count <= 5000; count += 100) REQUIRE(pinned_with(count) < none + 6);
+  pins->stop();
+  REQUIRE(stand_in().violations() == std::string());
 }
 
 TEST_CASE("gather: tables of plans that are no more are freed", "[unit][capture]") {

@@ -285,13 +285,13 @@ void World::make_room(StreamQueue& stream) {
 }
 
 bool World::is_kernel_waiting(const Context& context) const {
-  const auto waits = [&](const StreamQueue& stream) {
+  const auto has_kernel = [&](const StreamQueue& stream) {
     return stream.context == &context && !stream.has_priority &&
            std::any_of(stream.queue.begin(), stream.queue.end(),
                        [](const Work& work) { return work.is_kernel; });
   };
   return std::any_of(streams.begin(), streams.end(),
-                     [&](const auto& one) { return waits(*one.second); });
+                     [&](const auto& one) { return has_kernel(*one.second); });
 }
 
 void World::queue(StreamQueue& stream, Work work) {
