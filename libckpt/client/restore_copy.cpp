@@ -1,5 +1,7 @@
 #include "client/restore_copy.hpp"
 
+#include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -53,7 +55,12 @@ Status RestoreCopy::copy(const format::ShardRecord& record, std::span<const std:
   // The copy is slower from memory that is not pinned yet.
   if (devices.has_gpus()) (void)devices.pins()->wait_settled(deadline);
   const auto copied = [&teller](std::uint64_t bytes) { teller.done(bytes); };
-  device::CopyThreads threads(snapshot::restore_threads(devices.threads().count()));
+  std::optional<device::CopyThreads> more;
+  try {
+    more.emplace(snapshot::restore_threads(devices.threads().count()));
+  } catch (const std::system_error&) {  // A limit on threads: those of captures do it.
+  }
+  device::CopyThreads& threads = more ? *more : devices.threads();
   return snapshot::restore_tensors(record, slot, plan,
                                    {devices.devices(), threads, deadline, copied});
 }

@@ -65,7 +65,7 @@ Status RunningCapture::begin(const TakenSlot& slot, Step step, Stream stream, Bl
   Status begun = snapshotter_->begin(request);
   if (begun) return begun;
   // The caller gets the error; the end of the capture reports the same one.
-  CKPT_CHECK(snapshotter_->wait_idle(std::chrono::steady_clock::now() + capture_end_deadline));
+  CKPT_CHECK(snapshotter_->wait_idle(end_deadline()));
   parts_.account.forget_ended();
   return begun;
 }
@@ -127,10 +127,17 @@ void RunningCapture::settle(Step step, Status verdict) {
   if (auto judged = held_.judge(step, std::move(verdict))) publish(std::move(*judged));
 }
 
+Deadline RunningCapture::end_deadline() const {
+  auto time = capture_end_deadline;
+  // One core reads all of it once more; a second for each GB is slow for it.
+  if (parts_.options.gpu_check) time += std::chrono::seconds(layout_.slot_bytes / GiB);
+  return std::chrono::steady_clock::now() + time;
+}
+
 Status RunningCapture::finish(Stream stream) {
   if (snapshotter_) {
     CKPT_CHECK(snapshotter_->guard(stream));
-    CKPT_CHECK(snapshotter_->wait_idle(std::chrono::steady_clock::now() + capture_end_deadline));
+    CKPT_CHECK(snapshotter_->wait_idle(end_deadline()));
   }
   drop_unjudged();
   return {};

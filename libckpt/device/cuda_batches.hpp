@@ -7,6 +7,7 @@
 // do not wait long.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -50,6 +51,13 @@ struct BatchLimits {
 // A stream takes about a thousand launches that have not begun; one more blocks the thread that
 // queues it. Copies that are queued one by one count as a launch each, and two batches are queued.
 inline constexpr std::size_t copies_one_by_one_max = 256;
+
+// Behind a fence batches are queued together, up to so many bytes: fewer launches, of which each
+// group takes a handful. A state of any size is a hundred groups or a few more.
+constexpr std::uint64_t together_bytes_max(std::uint64_t left) {
+  constexpr std::uint64_t groups = 100;
+  return std::max<std::uint64_t>(256 * MiB, left / groups);
+}
 
 // Returns true if an allocation on the GPU begins at the address. Neighbouring allocations leave no
 // gap.

@@ -32,9 +32,9 @@ std::vector<CopyPiece> pieces_of(const CudaBatches& plan, const CudaBatch& batch
 
 }  // namespace
 
-Result<std::unique_ptr<CudaCheck>> CudaCheck::make(const CudaDriver& driver,
+Result<std::unique_ptr<CudaCheck>> CudaCheck::make(const CudaDriver& driver, CudaMirrors& mirrors,
                                                    const CudaBatches& plan) {
-  std::unique_ptr<CudaCheck> check(new CudaCheck(driver));
+  std::unique_ptr<CudaCheck> check(new CudaCheck(driver, mirrors));
   for (const CudaBatch& batch : plan.batches) check->add_batch(pieces_of(plan, batch));
   CKPT_CHECK(check->allocate());
   return check;
@@ -72,12 +72,11 @@ Status CudaCheck::allocate() {
   fragments_in_slot_.resize(fragments_max);
   const auto entries = std::as_bytes(std::span(plan_.entries));
   const auto fragments = std::as_bytes(std::span(plan_.fragments));
-  CKPT_TRY(table_,
-           CudaMirror::make(driver_, entries.size() + fragments.size(), "a table of fingerprints"));
+  CKPT_TRY(table_, mirrors_.take(entries.size() + fragments.size(), "a table of fingerprints"));
   std::byte* const table = table_->on_host().data();
   std::copy(entries.begin(), entries.end(), table);
   std::copy(fragments.begin(), fragments.end(), table + entries.size());
-  CKPT_TRY(sums_, CudaMirror::make(driver_, sum_count() * sizeof(FingerprintSums), "fingerprints"));
+  CKPT_TRY(sums_, mirrors_.take(sum_count() * sizeof(FingerprintSums), "fingerprints"));
   return {};
 }
 
@@ -158,9 +157,16 @@ void CudaCheck::add_slot(const Batch& batch, std::span<const std::byte> slot) {
   }
 }
 
+CudaCheck::~CudaCheck() {
+  for (auto* memory : {&table_, &sums_})
+    if (*memory) mirrors_.give_back(std::move(*memory));
+}
+
 void CudaCheck::forget() {
-  table_->forget();
-  sums_->forget();
+  for (auto* memory : {&table_, &sums_}) {
+    (*memory)->forget();
+    memory->reset();
+  }
 }
 
 }  // namespace ckpt::device

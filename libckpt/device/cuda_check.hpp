@@ -6,7 +6,8 @@
 //
 // Threads: one at a time (the queue's lock), and `compare` without it, for batches that have
 //          ended. Lifetime: the driver outlives it; the context is current at its making and end.
-// Memory: allocated when it is made, 40 bytes of the GPU and of the host for each 64 KiB.
+// Memory: taken when it is made, 40 bytes of the GPU and of the host for each 64 KiB, and up to 72
+//         for a tensor that is smaller.
 #pragma once
 
 #include <memory>
@@ -24,7 +25,9 @@ namespace ckpt::device {
 class CudaCheck {
  public:
   // Errors: io, unavailable.
-  static Result<std::unique_ptr<CudaCheck>> make(const CudaDriver& driver, const CudaBatches& plan);
+  static Result<std::unique_ptr<CudaCheck>> make(const CudaDriver& driver, CudaMirrors& mirrors,
+                                                 const CudaBatches& plan);
+  ~CudaCheck();  // Nothing that is queued uses it.
   CudaCheck(const CudaCheck&) = delete;
   CudaCheck& operator=(const CudaCheck&) = delete;
 
@@ -49,7 +52,7 @@ class CudaCheck {
     std::size_t first_sum = 0;  // Each batch has sums of its own, also of a part that two share.
   };
 
-  explicit CudaCheck(const CudaDriver& driver) : driver_(driver) {}
+  CudaCheck(const CudaDriver& driver, CudaMirrors& mirrors) : driver_(driver), mirrors_(mirrors) {}
   void add_batch(std::vector<CopyPiece> pieces);
   Status allocate();
   std::size_t sum_count() const;
@@ -57,6 +60,7 @@ class CudaCheck {
   void add_slot(const Batch& batch, std::span<const std::byte> slot);
 
   const CudaDriver& driver_;
+  CudaMirrors& mirrors_;
   FingerprintPlan plan_;  // Of all batches, one behind the other.
   std::vector<Batch> batches_;
   std::unique_ptr<CudaMirror> table_;  // As the plan: the entries, then the fragments.

@@ -1,6 +1,8 @@
 #include "device/cuda_gather.hpp"
 
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
@@ -17,6 +19,13 @@ constexpr unsigned threads = 512;
 constexpr std::uint64_t small_bytes = 64 * KiB;  // From here on the copy engine is as fast.
 constexpr std::size_t copies_min = 64;  // Fewer cost less than what a kernel takes from training.
 
+// All streams then share one queue of the hardware: a kernel waits for those that the trainer has
+// launched, and so do the copies behind it. Copies alone go past them.
+bool has_one_queue() {
+  const char* const connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  return connections != nullptr && std::string_view(connections) == "1";
+}
+
 }  // namespace
 
 GatherLimits CudaGather::limits() const {
@@ -26,6 +35,12 @@ GatherLimits CudaGather::limits() const {
 
 Status CudaGather::load(CUstream stream, bool takes_host_pointers) {
   if (choice_ == GpuGather::off) return {};
+  if (choice_ == GpuGather::automatic && has_one_queue()) {
+    log_info(
+        "gpu_gather=auto is off: with CUDA_DEVICE_MAX_CONNECTIONS=1 a kernel would wait for "
+        "those of the training");
+    return {};
+  }
   Status loaded = takes_host_pointers
                       ? find_kernel()
                       : fail(Errc::unsupported, "this GPU does not use the host's addresses");

@@ -47,7 +47,7 @@ Status CudaQueue::open(CUdevice device) {
 
 Status CudaQueue::make_stream() {
   // The highest priority: a gap that is a kernel then goes before the trainer's waiting kernels,
-  // and where CUDA_DEVICE_MAX_CONNECTIONS leaves one queue for all streams, it has another one.
+  // unless CUDA_DEVICE_MAX_CONNECTIONS leaves one queue for all streams.
   int lowest = 0;
   int highest = 0;
   CKPT_CHECK(driver.check(driver.priority_range(&lowest, &highest),

@@ -31,9 +31,6 @@ class CudaRun;
 class CudaQueue {
  public:
   static constexpr std::size_t batches_queued_max = 2;
-  // Behind a fence batches are queued together, up to this size: fewer launches, since the stream
-  // has room for about a thousand.
-  static constexpr std::uint64_t together_bytes_max = 256 * MiB;
   // Two, so that one fills while the other is emptied into the Slot.
   static constexpr std::size_t ring_halves = 2;
 
@@ -89,7 +86,7 @@ class CudaQueue {
   bool is_batch_copy_usable = false;
   TokenBucket bucket;
   CudaGather gather;
-  CudaMirrors mirrors;  // Tables of small tensors.
+  CudaMirrors mirrors;
   const bool is_checked;
   CudaFingerprint fingerprint;  // Unusable where captures are not checked.
   CUstream stream = nullptr;

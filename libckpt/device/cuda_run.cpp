@@ -59,6 +59,7 @@ CudaRun::CudaRun(CudaQueue& queue, CudaBatches plan, CopyListener& listener)
   targets_.reserve(copies_max);
   sources_.reserve(copies_max);
   sizes_.reserve(copies_max);
+  if (!queue_.identity.check()) return;  // Each start will say so.
   if (!plan_.gathered.empty()) make_table();
   if (!plan_.batches.empty() && queue_.fingerprint.is_usable()) make_check();
 }
@@ -75,7 +76,8 @@ void CudaRun::make_table() {
 }
 
 void CudaRun::make_check() {
-  auto made = CudaCheck::make(queue_.driver, plan_);
+  const Lock lock(queue_.mutex);
+  auto made = CudaCheck::make(queue_.driver, queue_.mirrors, plan_);
   if (made) {
     check_ = std::move(*made);
   } else {
@@ -283,7 +285,7 @@ void CudaRun::fail_with(Error error) {
 }
 
 // How many batches from the next one on go into one group behind a fence.
-std::size_t CudaRun::count_together() const {
+std::size_t CudaRun::count_together(std::uint64_t bytes_max) const {
   std::uint64_t bytes = plan_.batches[next_].bytes;
   std::size_t copies = plan_.batches[next_].copy_count + plan_.batches[next_].gathered_count;
   std::size_t count = 1;
@@ -291,15 +293,19 @@ std::size_t CudaRun::count_together() const {
     const CudaBatch& batch = plan_.batches[next_ + count];
     bytes += batch.bytes;
     copies += batch.copy_count + batch.gathered_count;
-    if (bytes > CudaQueue::together_bytes_max || copies > copies_together_max) break;
+    if (bytes > bytes_max || copies > copies_together_max) break;
   }
   return count;
 }
 
 void CudaRun::queue_all_left() {
   is_unpaced_ = true;
+  std::uint64_t left = 0;
+  for (std::size_t i = next_; i < plan_.batches.size(); ++i) left += plan_.batches[i].bytes;
+  const std::uint64_t bytes_max = together_bytes_max(left);
   while (has_left() && !is_by_ring_) {
-    if (const Status queued = queue_batches(count_together()); !queued) fail_with(queued.error());
+    const Status queued = queue_batches(count_together(bytes_max));
+    if (!queued) fail_with(queued.error());
   }
 }
 

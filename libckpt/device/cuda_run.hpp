@@ -53,7 +53,7 @@ class CudaRun final : public CopyRun {
   bool has_left() const { return next_ < plan_.batches.size() && !failure_; }
   bool may_queue();
   Status queue_batches(std::size_t count);
-  std::size_t count_together() const;
+  std::size_t count_together(std::uint64_t bytes_max) const;
   // Both spans are of the batches from the next one to `last`.
   struct Copies {
     std::span<const CudaCopy> by_engine;

@@ -188,4 +188,13 @@ TEST_CASE("bucket: it gives what its rate allows, a burst first, and no size wai
   for (int i = 0; i < 100; ++i) REQUIRE(unlimited.take(1 * GiB, start));
 }
 
+TEST_CASE("batches: behind a fence a state of any size is a hundred groups or a few more",
+          "[unit][device]") {
+  REQUIRE(device::together_bytes_max(0) == 256 * MiB);
+  REQUIRE(device::together_bytes_max(20 * GiB) == 256 * MiB);
+  // A stream has room for a thousand launches, and a group takes some of them.
+  for (const std::uint64_t left : {1 * GiB, 30 * GiB, 141 * GiB, 1000 * GiB})
+    REQUIRE(left / device::together_bytes_max(left) <= 101);
+}
+
 }  // namespace ckpt::test

@@ -143,9 +143,10 @@ bool World::may_run(StreamQueue& stream) {
 // One queue of the hardware begins its works in the order in which they came, whatever their
 // streams are. The front of a stream that is held has begun.
 bool World::waits_behind_others(const StreamQueue& stream) const {
-  if (settings.connections == 0 || stream.has_priority) return false;
+  if (settings.connections == 0) return false;
   const Work& work = stream.queue.front();
-  if (work.has_started) return false;
+  // A priority helps the copies of a stream, and no kernel of it: so an H200 does it.
+  if (work.has_started || (stream.has_priority && !work.is_kernel)) return false;
   return std::any_of(streams.begin(), streams.end(), [&](const auto& one) {
     const StreamQueue& other = *one.second;
     if (&other == &stream || other.context != stream.context || other.has_priority) return false;

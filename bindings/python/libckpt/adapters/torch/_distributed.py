@@ -44,11 +44,12 @@ def part_of(name, tensor):
     local = local_of(tensor)
     coordinate = mesh.get_coordinate()
     where = (shape, tuple(local.shape), mesh.shape, coordinate and tuple(coordinate), placements)
-    place = _places.get(where)
+    key = (*where, *map(type, placements))  # A class of someone else's may equal one of torch's.
+    place = _places.get(key)
     if place is None:
         if len(_places) >= PLACES_MAX:
             _places.clear()
-        place = _places[where] = _place_of(name, *where)
+        place = _places[key] = _place_of(name, *where)
     return local, place
 
 
