@@ -61,8 +61,8 @@ enum class GpuGap : std::uint8_t { none, memset, write_value, copy, automatic };
 
 // GpuGather: whether a kernel of ours copies a GPU's tensors below 64 KiB into the Slot. "auto":
 // where a capture has 64 of them or more, and CUDA_DEVICE_MAX_CONNECTIONS is not 1. "on": for any
-// number. It takes some of the GPU's cores
-// for as long as it runs; else the GPU's copy engine copies these, too.
+// number. It takes some of the GPU's cores for as long as it runs; else the GPU's copy engine
+// copies these, too.
 enum class GpuGather : std::uint8_t { off, on, automatic };
 
 struct Options {
