@@ -248,8 +248,8 @@ TEST_CASE_METHOD(BucketFixture, "client: who asks hears what is tried again, and
     const bool is_long = when - began >= std::chrono::seconds(5);
     CHECK(text.empty() == !is_long);
     if (is_long) {
-      CHECK_THAT(text, Catch::Contains("s3://bucket/a: no answer from") &&
-                           Catch::Contains(", for "));
+      CHECK_THAT(text,
+                 Catch::Contains("s3://bucket/a: no answer from") && Catch::Contains(", for "));
     }
   }
   clock.advance(std::chrono::minutes(1));
