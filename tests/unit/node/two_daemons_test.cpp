@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "format/run_files.hpp"
+#include "node/lent_step.hpp"
 #include "unit/node/two_steps.hpp"
 
 namespace ckpt::node {
@@ -165,6 +166,9 @@ TEST_CASE("two daemons: all that the refused one says names the way out", "[unit
   REQUIRE_FALSE(flushed);
   CHECK_THAT(flushed.error().message(), Catch::Contains(way_out));
   CHECK(older.clock.now() - begin < std::chrono::seconds(2));
+  const auto lent = older.engine->lend("job", std::nullopt);
+  REQUIRE((lent ? "" : lent.error().message()) == "");
+  CHECK((*lent)->description().at.step == Step{3});
 
   REQUIRE(older.engine->call(older.session, control::Close{std::chrono::hours(1)}));
   REQUIRE(older.pass_until([&] { return older.end.has_value(); }));
