@@ -140,7 +140,7 @@ void Coordinator::adopt_published(const ClusterView& view) {
           "another daemon stores steps of its own of this job in the same directory (timeline {} "
           "step {}), after which those of this one are not stored there: end one of the two "
           "daemons, or give them different directories; `ckpt cp memory:{} PLACE` saves the newest "
-          "step of this one elsewhere",
+          "step of this one elsewhere, before a trainer starts again",
           step.at.timeline, number(step.at.step), view.shape.job);
     }
   }

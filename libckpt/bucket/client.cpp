@@ -202,10 +202,12 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
   bool is_unsure = false;
   int stalls = 0;
   const Time named_from = clock_.after(silence_named_after);
-  // Shared: a try may be under way on its thread when whoever waits for it is gone.
+  // It ends with whoever waits for it: a try that is under way on its thread then notes no more.
   const auto ours = std::make_shared<SilentRequests::Request>(silent_, clock_.now());
-  request.on_silence = [this, doing, ours](std::chrono::milliseconds silence) {
-    return give_up_in_silence(doing, silence, *ours);
+  request.on_silence = [this, doing,
+                        seen = std::weak_ptr(ours)](std::chrono::milliseconds silence) {
+    const auto waited_for = seen.lock();
+    return waited_for && give_up_in_silence(doing, silence, *waited_for);
   };
   for (int tries = 1;; ++tries) {
     std::function<Result<Sent>()> work = [this, request, now = server_time()] {

@@ -78,7 +78,7 @@ class Client {
 
   const Settings& settings() const { return settings_; }
   // Why requests are tried again just now; for people. Empty: none is for long.
-  std::string silence() const { return silent_.describe(clock_.now()); }
+  std::string silence() const { return silent_->describe(clock_.now()); }
 
  private:
   struct Sent {
@@ -117,7 +117,7 @@ class Client {
   bool has_answered_ = false;  // The server has, to anything.
   std::mutex silence_mutex_;   // Only for the next one.
   LogLimit silences_{silence_named_every_seconds};
-  SilentRequests silent_;
+  const std::shared_ptr<SilentRequests> silent_ = std::make_shared<SilentRequests>();
   Duration seen_offset_{};   // The server's time, less ours, in its last answer.
   Duration clock_offset_{};  // The same, when the server first refused our time. Requests have it.
   os::DiskThreads threads_;

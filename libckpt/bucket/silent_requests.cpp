@@ -33,7 +33,7 @@ std::string SilentRequests::describe(Time now) const {
     if (request.trouble.empty() || waited < told_after) continue;
     // The text changes now and then, and not each second.
     const auto times = waited / told_after;
-    return fmt::format("{}, tried again for {} s", request.trouble,
+    return fmt::format("{}, for {} s", request.trouble,
                        times * (told_after / std::chrono::seconds(1)));
   }
   return {};

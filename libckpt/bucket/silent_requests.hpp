@@ -1,13 +1,15 @@
 // SilentRequests: the requests that a server has not answered, or not well, while they are tried
 // again. They may go on for a minute before they fail, and until then only this knows of them.
 //
-// Threads: any.
+// Threads: any. Lifetime: shared by its owner and the requests, which may be destroyed last.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "base/clock.hpp"
 
@@ -21,15 +23,16 @@ class SilentRequests {
   // Request: from its first try to its end.
   class Request {
    public:
-    Request(SilentRequests& all, Time began) : all_(all), id_(all.begin(began)) {}
-    ~Request() { all_.end(id_); }
+    Request(std::shared_ptr<SilentRequests> all, Time began)
+        : all_(std::move(all)), id_(all_->begin(began)) {}
+    ~Request() { all_->end(id_); }
     Request(const Request&) = delete;
     Request& operator=(const Request&) = delete;
 
-    void note(std::string trouble) { all_.note(id_, std::move(trouble)); }
+    void note(std::string trouble) { all_->note(id_, std::move(trouble)); }
 
    private:
-    SilentRequests& all_;
+    const std::shared_ptr<SilentRequests> all_;
     const std::uint64_t id_;
   };
 

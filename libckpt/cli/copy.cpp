@@ -15,7 +15,9 @@
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
 #include "cli/workplace.hpp"
+#include "os/path.hpp"
 #include "storage/copy.hpp"
+#include "storage/places.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/run_directory.hpp"
 
@@ -55,28 +57,32 @@ Status check_places(const CopyOptions& given, const std::string& run) {
               fmt::format("copy {} to {}: it lies there already", given.from, given.to));
 }
 
-// A run in a run, or in a checkpoint, is hidden from every command that takes the outer one.
-Status check_not_inside(Workplace& workplace, const StoredStep& step, const CopyOptions& given,
-                        const std::string& run) {
+// A run in a run, or in a checkpoint, is hidden from every command that takes the outer one. Of two
+// places, both count.
+Status check_not_inside(Workplace& workplace, const StoredStep& step, const CopyOptions& given) {
   const auto refuse = [&](const char* where) {
     return fail(Errc::invalid_argument,
                 fmt::format("copy {} to {}: that lies inside {} that is copied; name a directory "
                             "beside it",
                             given.from, given.to, where));
   };
-  if (is_same_place(step.directory, given.to) || is_below(given.to, step.directory))
-    return refuse("the checkpoint");
-  const storage::Site around(workplace.files(), workplace.clock(), run);
-  const bool is_run = workplace.run(storage::read_run_marker(around)).has_value();
-  if (is_run && is_below(given.to, run)) return refuse("the run");
+  CKPT_TRY(const storage::Places places, storage::parse_places(given.from));
+  std::vector<std::string> runs;
+  if (places.second) runs = places.directories();
+  std::vector<std::string> checkpoints = {step.directory};
+  for (const storage::StepCopy& copy : step.copies)
+    checkpoints.push_back(os::display(copy.directory));
+  for (const std::string& checkpoint : checkpoints) {
+    if (is_same_place(checkpoint, given.to) || is_below(given.to, checkpoint))
+      return refuse("the checkpoint");
+    runs.push_back(parent_of(checkpoint));
+  }
+  for (const std::string& run : runs) {
+    const storage::Site around(workplace.files(), workplace.clock(), run);
+    const bool is_run = workplace.run(storage::read_run_marker(around)).has_value();
+    if (is_run && is_below(given.to, run)) return refuse("the run");
+  }
   return {};
-}
-
-bool is_packed(const format::Manifest& manifest) {
-  return std::ranges::any_of(manifest.shards, [](const format::ManifestShard& shard) {
-    return std::ranges::any_of(
-        shard.files, [](const format::StoredFile& file) { return file.table.has_value(); });
-  });
 }
 
 std::uint64_t bytes_of(const StoredStep& step) {
@@ -153,7 +159,7 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
                           const CopyOptions& given) {
   const std::string run = parent_of(step->directory);
   CKPT_CHECK(check_places(given, run));
-  CKPT_CHECK(check_not_inside(workplace, *step, given, run));
+  CKPT_CHECK(check_not_inside(workplace, *step, given));
   storage::CopyOrder order;
   order.source = os::join(step->directory, ".");
   order.manifest = step->manifest;

@@ -54,10 +54,19 @@ std::string text_of(const Difference& difference) {
 
 // Every byte of it is read: only after damage showed in one of two.
 bool is_whole(Workplace& workplace, const StoredStep& step) {
-  if (step.memory) return true;  // Its daemon looks for another copy by itself.
+  if (step.memory) return true;           // Its daemon looks for another copy by itself.
+  if (!step.copies.empty()) return true;  // So do its reads, and each of its copies is damaged.
   const auto report =
       workplace.run(storage::verify_checkpoint(workplace.files(), os::join(step.directory, ".")));
   return report && report->is_good();
+}
+
+using SharedStep = std::shared_ptr<StoredStep>;
+
+// Which of the two showed the damage. One that is put together has it only if the other is whole.
+SharedStep& damaged_of(Workplace& workplace, SharedStep& one, SharedStep& other) {
+  if (!is_whole(workplace, *one)) return one;
+  return one->copies.empty() || !is_whole(workplace, *other) ? other : one;
 }
 
 }  // namespace
@@ -73,7 +82,7 @@ Result<Outcome> diff(const DiffOptions& given) {
   const TensorChoice choice{given.names, ""};
   auto found = workplace.run(compare_steps(one, other, choice, buffer_bytes));
   while (!found && found.error().code() == Errc::corruption) {
-    auto& damaged = is_whole(workplace, *one) ? other : one;
+    SharedStep& damaged = damaged_of(workplace, one, other);
     if (damaged->others.empty()) break;
     CKPT_TRY(damaged, workplace.run(open_next(workplace.files(), damaged, Error(found.error()))));
     found = workplace.run(compare_steps(one, other, choice, buffer_bytes));
@@ -110,6 +119,7 @@ Result<Outcome> diff(const DiffOptions& given) {
                          : "all the same");
   if (one->manifest->world_size != other->manifest->world_size)
     outcome.text += "The ranks' blobs were not compared: another number of ranks saved each.\n";
+  note_if_older(one->is_older ? *one : *other, outcome);
   return outcome;
 }
 

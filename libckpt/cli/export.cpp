@@ -167,6 +167,7 @@ Result<Outcome> export_step(Workplace& workplace, const std::shared_ptr<StoredSt
   const std::string made = is_there(order.directory) ? "" : order.directory;
   std::optional<ExportLock> lock;
   if (!bucket::is_bucket_path(given.out)) {
+    order.now = workplace.clock().wall_time();
     order.is_alone = [&lock, directory = order.directory] {
       return lock.emplace(directory).is_alone();
     };

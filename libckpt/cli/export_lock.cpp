@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 
+#include <cerrno>
 #include <chrono>
 #include <thread>
 
@@ -24,7 +25,8 @@ void ExportLock::share() {
   is_alone_ = false;
   if (!directory_.is_open()) return;
   for (int tries = 0; tries < tries_max; ++tries) {
-    if (::flock(directory_.number(), LOCK_SH | LOCK_NB) == 0) return;
+    const bool is_shared = ::flock(directory_.number(), LOCK_SH | LOCK_NB) == 0;
+    if (is_shared || errno != EWOULDBLOCK) return;
     std::this_thread::sleep_for(pause);
   }
 }

@@ -5,7 +5,8 @@
 //   not alone         --share--> shared, once nobody is alone
 //
 // It is a lock of the kernel (flock) on the directory, which ends with the process. Where a file
-// system has no such locks, nobody is alone.
+// system has no such locks, nobody is alone. On network file systems it may hold on one machine
+// only: exports on others are not seen, so being alone is not enough to remove what looks old.
 #pragma once
 
 #include <string>
@@ -18,7 +19,7 @@ class ExportLock {
  public:
   explicit ExportLock(const std::string& directory);
 
-  // No other export holds the lock, and none gets it before share().
+  // No other export on this machine holds the lock, and none gets it before share().
   bool is_alone() const { return is_alone_; }
   // Waits some seconds at most for one that is alone, and then goes on without the lock.
   void share();

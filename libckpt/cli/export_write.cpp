@@ -7,8 +7,8 @@
 // completed.
 //
 // A death in between leaves hidden files, or no index. The next export to that place removes such
-// files, if no other one is under way in the directory. It leaves no file that is not whole, and no
-// index of other files than lie there.
+// files, if no other one is under way in the directory, nor has written them within the last hour.
+// It leaves no file that is not whole, and no index of other files than lie there.
 #include "cli/export_write.hpp"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@
 
 #include "arena/arena_limits.hpp"
 #include "base/assert.hpp"
-#include "base/log.hpp"
+#include "cli/left_partials.hpp"
 #include "cli/torch_file.hpp"
 #include "format/dcp_metadata.hpp"
 #include "os/path.hpp"
@@ -34,13 +34,6 @@ namespace {
 
 bool is_dcp_file(std::string_view name) {
   return name == format::dcp_metadata_name || name.ends_with(".distcp");
-}
-
-// For people. In the working directory, as they would write it.
-std::string shown(std::string_view path) {
-  std::string text = os::display(path);
-  if (text.starts_with("./")) text.erase(0, 2);
-  return text;
 }
 
 // Lives in the frame of write_export.
@@ -63,9 +56,7 @@ struct Export {
   }
 
   std::string at(std::string_view name) const { return os::beneath(order.directory, name); }
-  std::string aside(std::string_view name) const {
-    return at(fmt::format(".{}.{:016x}.partial", name, order.attempt));
-  }
+  std::string aside(std::string_view name) const { return at(partial_name(name, order.attempt)); }
   // The file that is read first, and says what is in the others. Empty: there is none.
   std::string index() const {
     if (order.kind == ExportKind::dcp) return format::dcp_metadata_name;
@@ -104,7 +95,7 @@ Task<void> find_what_is_in_the_way(Export& work) {
     const bool is_ours =
         std::ranges::find(work.plan.files, entry.name, &ExportFile::name) != work.plan.files.end();
     if (!is_of_whole && !is_ours) continue;
-    const std::string path = shown(work.at(entry.name));
+    const std::string path = shown_path(work.at(entry.name));
     if (entry.kind == os::EntryKind::directory)
       co_return fail(Errc::invalid_argument, fmt::format("{} is a directory", path));
     if (!work.order.replaces)
@@ -116,32 +107,15 @@ Task<void> find_what_is_in_the_way(Export& work) {
   co_return Status();
 }
 
-// The name of the file that was to become of `.NAME.HEX.partial`; empty: it is another file.
-std::string_view name_of_partial(std::string_view name) {
-  constexpr std::size_t digits = 16;
-  constexpr std::string_view end = ".partial";
-  if (!name.starts_with('.') || !name.ends_with(end)) return {};
-  name = name.substr(1, name.size() - 1 - end.size());
-  if (name.size() < digits + 2 || name[name.size() - digits - 1] != '.') return {};
-  const std::string_view attempt = name.substr(name.size() - digits);
-  if (attempt.find_first_not_of("0123456789abcdef") != std::string_view::npos) return {};
-  return name.substr(0, name.size() - digits - 1);
-}
-
 // What a killed export to the same place has left.
 Task<void> remove_left(Export& work) {
-  CKPT_CO_TRY(const auto entries, co_await work.files.list(work.at(".")));
-  for (const os::DirectoryEntry& entry : entries) {
-    const std::string_view name = name_of_partial(entry.name);
-    const bool is_ours =
-        std::ranges::find(work.plan.files, name, &ExportFile::name) != work.plan.files.end();
-    const bool is_of_whole = work.order.is_whole_directory && work.is_of_directory(name);
-    if (entry.kind != os::EntryKind::file || name.empty() || (!is_ours && !is_of_whole)) continue;
-    const std::string path = work.at(entry.name);
-    log_warning("removes {}, which an export that was killed has left", shown(path));
-    CKPT_CO_CHECK(co_await work.files.remove_file(path));
-  }
-  co_return Status();
+  IsOurs is_ours = [&work](std::string_view name) {
+    return std::ranges::find(work.plan.files, name, &ExportFile::name) != work.plan.files.end() ||
+           (work.order.is_whole_directory && work.is_of_directory(name));
+  };
+  Status removed = co_await remove_left_partials(work.files, work.order.directory,
+                                                 std::move(is_ours), work.order.now);
+  co_return removed;
 }
 
 // A tensor that other ranks have, too, is not missing: it is whole there.

@@ -3,6 +3,7 @@
 // Memory: two buffers of `export_buffer_bytes`, and the Chunks that are being read.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -31,9 +32,11 @@ struct ExportOrder {
   std::uint64_t attempt = 0;  // Random: names the files that are being written.
   std::uint64_t buffer_bytes = export_buffer_bytes;
   // Asked when the directory is there, before anything is written: whether no other export is under
-  // way in it, nor begins before `begin_writing` is called. Then hidden files that a killed one
-  // left are removed. Empty: nobody knows.
+  // way in it on this machine, nor begins before `begin_writing` is called. Then hidden files that
+  // a killed one left are removed, if nothing of that attempt has changed for
+  // an hour: another machine may still write them. Empty: nobody knows.
   std::function<bool()> is_alone;
+  std::chrono::system_clock::time_point now;  // For their age.
   std::function<void()> begin_writing;
   std::function<bool()> is_cancelled;          // Asked between buffers. Empty: never.
   std::function<void(std::uint64_t)> written;  // After so many bytes more. Empty: no call.

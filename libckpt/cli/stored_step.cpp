@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/log.hpp"
 #include "cli/table.hpp"
 #include "os/path.hpp"
@@ -113,10 +115,13 @@ Task<std::shared_ptr<StoredStep>> open_together(os::FileSystem& files, StepCandi
   CKPT_CO_TRY(step->shards, co_await gather::KnownShards::read(*step->files));
   step->tensors = gather::list_tensors(*step->shards);
   const std::string other = shown(step->copies.front().directory);
-  log_warning(
-      "puts step {} together from {} and {}, since each is damaged; `ckpt verify --repair {} "
-      "--from {}`, and the same the other way round, mend them",
-      number(step->manifest->at.step), step->directory, other, step->directory, other);
+  std::string way_out = fmt::format(
+      "`ckpt verify --repair {} --from {}`, and the same the other way round, mend them",
+      step->directory, other);
+  // Neither that nor `cp` puts a compressed file together.
+  if (is_packed(*step->manifest)) way_out = "`ckpt export` reads what is good in both";
+  log_warning("puts step {} together from {} and {}, since each is damaged; {}",
+              number(step->manifest->at.step), step->directory, other, way_out);
   co_return step;
 }
 
@@ -209,6 +214,13 @@ void note_if_older(const StoredStep& step, Outcome& outcome) {
   outcome.is_trouble = true;
   outcome.text +=
       "This is not the newest step: a newer one cannot be used. `ckpt verify` says why.\n";
+}
+
+bool is_packed(const format::Manifest& manifest) {
+  return std::ranges::any_of(manifest.shards, [](const format::ManifestShard& shard) {
+    return std::ranges::any_of(
+        shard.files, [](const format::StoredFile& file) { return file.table.has_value(); });
+  });
 }
 
 std::string title_of(const format::Manifest& manifest) {

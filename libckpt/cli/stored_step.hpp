@@ -43,8 +43,9 @@ struct StoredStep {
 // `path`: a checkpoint, a directory of them, two places, or a parent of runs. The newest one is
 // taken that no restore has abandoned, and whose descriptions are whole; one line in the log says
 // what was passed over. Where both places have the step damaged, it is put together from both
-// before an older one is taken. Or a step in memory (memory_step.hpp), of the daemon of
-// `runtime_dir`. Errors: not_found (says what to do), corruption, io, and those of MemoryStep.
+// before an older one is taken, unless each of them lacks a file: then neither is a candidate. Or a
+// step in memory (memory_step.hpp), of the daemon of `runtime_dir`. Errors: not_found (says what to
+// do), corruption, io, and those of MemoryStep.
 Task<std::shared_ptr<StoredStep>> open_stored_step(os::FileSystem& files, Clock& clock,
                                                    std::string path, std::string runtime_dir = {});
 // The next one after it, which turned out to be damaged. Errors: `why`, where none is left.
@@ -68,6 +69,7 @@ Result<Outcome> use_stored_step(Workplace& workplace, const std::string& path,
   }
 }
 
+bool is_packed(const format::Manifest& manifest);  // Some file of it is compressed.
 // "step 900 of job gpt2, 8 ranks".
 std::string title_of(const format::Manifest& manifest);
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "agree/overtaken.hpp"
 #include "agree/timelines.hpp"
 #include "base/assert.hpp"
@@ -217,8 +219,12 @@ bool Agreement::decide() {
       storage_.forget_published();
     }
     was_coordinator_ = false;
+    has_followed_ = true;
     return follow();
   }
+  // A listing that was under way has remembered steps since, and others may have removed them.
+  if (std::exchange(has_followed_, false))
+    for (StoredPlace& place : storage_.places()) place.forget_for_gone();
   was_coordinator_ = true;
   const agree::ClusterView& look = view();
   coordinator_.decide(look, facts_.clock().now());

@@ -55,7 +55,7 @@ class Agreement {
   std::vector<format::RestoreCount> counts_announced_;  // As stored, or as they should have been.
   std::string overtaken_;  // By another daemon, since nobody has begun here; for people.
   std::uint64_t overtaken_since_ = 0;  // The newest timeline then.
-  bool was_coordinator_ = false, is_announcing_ = false;
+  bool was_coordinator_ = false, has_followed_ = false, is_announcing_ = false;
 };
 
 }  // namespace ckpt::node

@@ -231,6 +231,7 @@ asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answ
   const bool had_several_writers = publishing.had_several_writers;
   CKPT_ASSERT(!work_directory.empty());
   publishing_ = work_directory;
+  failures_.publication_began();
   auto published = co_await publish_and_retain(std::move(publishing));
   publishing_.clear();
   hand_free_.notify_all();

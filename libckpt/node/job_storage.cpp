@@ -378,6 +378,7 @@ Task<void> JobStorage::keep_marker() {
     co_await note_mounted();  // By now it may be another mount, with all that was there.
     co_return Status{};
   }
+  failures_.refused();
   co_return fail(Errc::invalid_argument,
                  fmt::format("publish a step of job {} in {}: by now it is the directory of run {} "
                              "of job {}, and not of run {}: no step is stored there; {}",

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 #include "base/log.hpp"
 #include "base/within.hpp"
 #include "os/path.hpp"
@@ -88,7 +90,11 @@ std::string JobStorage::trouble(Time now) const {
   const auto add = [&](const std::string& more) {
     if (!more.empty()) known += (known.empty() ? "" : "; ") + more;
   };
-  for (const StoredPlace& place : places_) add(place.trouble(now));
+  std::set<std::string> told;  // Two places on one server say the same of it.
+  for (const StoredPlace& place : places_) {
+    for (const std::string& trouble : place.troubles(now))
+      if (told.insert(trouble).second) add(trouble);
+  }
   if (!aside_since_ || now - *aside_since_ < aside_long) return known;
   return fmt::format("storage has not answered a write of timelines for {} s",
                      std::chrono::duration_cast<std::chrono::seconds>(now - *aside_since_).count());
@@ -104,6 +110,7 @@ bool JobStorage::is_history_due() const {
 Task<void> JobStorage::keep_history(format::StepId to_publish) {
   auto there = co_await load_history();
   if (there && agree::is_fenced(there->history, to_publish)) {
+    failures_.refused();
     co_return fail(
         Errc::invalid_argument,
         fmt::format(

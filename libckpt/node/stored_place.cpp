@@ -95,12 +95,12 @@ asio::awaitable<void> StoredPlace::record_retention(storage::RetentionRule rule)
   }
 }
 
-std::string StoredPlace::trouble(Time now) const {
+std::vector<std::string> StoredPlace::troubles(Time now) const {
   const os::Objects* const objects = site().objects();
   const std::string silence = objects == nullptr ? std::string() : objects->silence(directory_);
-  std::string all;
+  std::vector<std::string> all;
   for (const std::string& each : {silence, unreadable(), gone_.trouble(now)})
-    if (!each.empty()) all += (all.empty() ? "" : "; ") + each;
+    if (!each.empty()) all.push_back(each);
   return all;
 }
 

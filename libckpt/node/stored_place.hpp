@@ -47,8 +47,8 @@ class StoredPlace {
   void forget_for_gone() { gone_.forget(); }
   const GoneSteps& gone() const { return gone_; }
   // For people: a server that does not answer now, steps that could not be read, and so stay
-  // whatever retention says, steps that are gone. Empty: none of these.
-  std::string trouble(Time now) const;
+  // whatever retention says, steps that are gone.
+  std::vector<std::string> troubles(Time now) const;
   std::string name_of(format::StepId at) const;  // Its directory's; empty: unknown.
   // Of one that was published, and is no checkpoint now since files of it are damaged.
   std::string damaged_name_of(format::StepId at) const;

@@ -1,6 +1,6 @@
 // Goal:   an export removes the hidden files that a killed one left in its place, and none of one
-//         that is under way.
-// Method: such files on the real disk, and the lock of another export beside them.
+//         that is under way here or on another machine.
+// Method: such files of some age on the real disk, and the lock of another export beside them.
 #include <filesystem>
 #include <fstream>
 
@@ -19,7 +19,13 @@ struct Scene : StoredRun {
   Scene() {
     save(1);
     std::filesystem::create_directory(out);
-    for (const std::string& name : {left, other, foreign}) std::ofstream(out + "/" + name) << "x";
+    for (const std::string& name : {left, other, foreign}) put(name, std::chrono::minutes(61));
+  }
+  void put(const std::string& name, std::chrono::minutes age) const {
+    const std::string path = out + "/" + name;
+    std::ofstream(path) << "x";
+    const auto now = std::filesystem::file_time_type::clock::now();
+    std::filesystem::last_write_time(path, now - age);
   }
   void must_export(const std::string& format, const std::string& to) const {
     ExportOptions order;
@@ -52,7 +58,7 @@ TEST_CASE("export: what a killed export left is removed by the next one to its p
 TEST_CASE("export: a directory of a model is cleared of all its hidden files", "[unit][cli]") {
   const Scene scene;
   const std::string shard = ".model-00002-of-00003.safetensors.0123456789abcdef.partial";
-  std::ofstream(scene.out + "/" + shard) << "x";
+  scene.put(shard, std::chrono::minutes(61));
   scene.must_export("hf", scene.out);
   CHECK_FALSE(scene.has(shard));
   CHECK_FALSE(scene.has(left));
@@ -71,6 +77,19 @@ TEST_CASE("export: hidden files stay while another export works beside them", "[
   }
   scene.must_export("safetensors", scene.out + "/model.safetensors");
   CHECK_FALSE(scene.has(left));
+}
+
+// No lock is shared between machines on NFS.
+TEST_CASE("export: files of an attempt that wrote one within the hour stay", "[unit][cli]") {
+  const Scene scene;
+  const std::string shard = ".model-00002-of-00003.safetensors.0123456789abcdef.partial";
+  const std::string older = ".model.safetensors.fedcba9876543210.partial";
+  scene.put(shard, std::chrono::minutes(50));
+  scene.put(older, std::chrono::minutes(61));
+  scene.must_export("safetensors", scene.out + "/model.safetensors");
+  CHECK(scene.has(left));  // Complete, while the next file of its attempt is being written.
+  CHECK(scene.has(shard));
+  CHECK_FALSE(scene.has(older));
 }
 
 TEST_CASE("export lock: nobody is alone in a directory that is not there", "[unit][cli]") {

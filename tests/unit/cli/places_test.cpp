@@ -237,6 +237,32 @@ TEST_CASE("cli places: copies that are damaged in different chunks give one good
   CHECK_THAT(older->text, Contains("This is not the newest step"));
 }
 
+TEST_CASE("cli places: diff keeps a step that is put together, and passes over the damaged one",
+          "[unit][cli]") {
+  Both run;
+  const std::string third = run.directory.file("third");
+  std::filesystem::copy(run.dir, third, std::filesystem::copy_options::recursive);
+  run.damage(run.dir + "/step-000000002/rank-00000.safetensors");
+  run.damage(run.far + "/step-000000002/rank-00001.safetensors");
+  DiffOptions order;
+  order.one = run.both;
+  order.other = third;
+  const auto same = diff(order);
+  REQUIRE((same ? "" : same.error().message()) == "");
+  CHECK(same->json["equal"] == true);
+  CHECK(same->json["newer_damaged"] == false);
+  run.damage(third + "/step-000000002/rank-00000.safetensors");
+  for (const bool is_swapped : {false, true}) {
+    if (is_swapped) std::swap(order.one, order.other);
+    const auto older = diff(order);
+    REQUIRE((older ? "" : older.error().message()) == "");
+    CHECK(older->json[is_swapped ? "second" : "first"]["step"] == 2);
+    CHECK(older->json[is_swapped ? "first" : "second"]["step"] == 1);
+    CHECK(older->json["newer_damaged"] == true);
+    CHECK(older->is_trouble);
+  }
+}
+
 TEST_CASE("cli places: a damaged step that a restore has abandoned is no trouble", "[unit][cli]") {
   Both run;
   std::filesystem::remove(run.dir + "/step-000000002/rank-00000.safetensors");
@@ -270,6 +296,8 @@ TEST_CASE("cli places: nothing is copied into itself", "[unit][cli]") {
     for (const std::string& to : {run.dir + "/new", link + "/new", run.dir + "/a/../new/deeper"})
       CHECK_THAT(refusal(from, to), Contains("lies inside the run that is copied"));
   }
+  for (const std::string& to : {run.dir + "/new", run.far + "/new"})
+    CHECK_THAT(refusal(run.both, to), Contains("lies inside the run that is copied"));
   CHECK_THAT(refusal(step, step), Contains("lies inside the checkpoint that is copied"));
   CHECK_THAT(refusal(step, step + "/new"), Contains("lies inside the checkpoint that is copied"));
   CHECK(run.names() == before);

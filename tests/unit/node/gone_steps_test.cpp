@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "unit/node/one_rank.hpp"
+#include "unit/node/worlds.hpp"
 
 using Catch::Contains;
 
@@ -111,6 +112,25 @@ TEST_CASE("gone steps: retention, and a step that is replaced or unread, are no 
   scene.save(4);
   CHECK(scene.gone().is_null());
   CHECK(scene.rank->notice.degraded.find("not there any more") == std::string::npos);
+}
+
+TEST_CASE("gone steps: what another node has removed as the coordinator is no loss",
+          "[unit][node]") {
+  test::Cluster cluster;
+  test::Rules rules;
+  rules.directory = "/scratch/job";
+  rules.max_ckpt_num = 1;
+  cluster.begin("AB", rules);
+  cluster.store(Step{1});
+  cluster.begin("ABC", rules);  // C knows of step 1.
+  cluster.store(Step{2});
+  cluster.store(Step{3});
+  cluster.lose("A");
+  cluster.begin("CB", rules);
+  REQUIRE(cluster.pass_until([&] { return cluster.status("C").at("coordinator") == "C"; }));
+  cluster.store(Step{4});
+  CHECK(cluster.status("C").at("gone_from_directory").is_null());
+  CHECK(cluster.status("B").at("gone_from_directory").is_null());
 }
 
 }  // namespace ckpt::node

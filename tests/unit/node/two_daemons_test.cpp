@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "format/run_files.hpp"
+#include "node/lent_step.hpp"
 #include "unit/node/two_steps.hpp"
 
 namespace ckpt::node {
@@ -139,7 +140,8 @@ TEST_CASE("two daemons: the one whose timeline was abandoned publishes nothing, 
 
 // All tell the same: that no waiting helps, and what does.
 TEST_CASE("two daemons: all that the refused one says names the way out", "[unit][node]") {
-  const std::string way_out = "`ckpt cp memory:job PLACE` saves the newest one elsewhere";
+  const std::string way_out =
+      "`ckpt cp memory:job PLACE` saves the newest one elsewhere, before a trainer starts again";
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
   test::save_two_steps(disk);
@@ -164,12 +166,37 @@ TEST_CASE("two daemons: all that the refused one says names the way out", "[unit
   REQUIRE_FALSE(flushed);
   CHECK_THAT(flushed.error().message(), Catch::Contains(way_out));
   CHECK(older.clock.now() - begin < std::chrono::seconds(2));
+  const auto lent = older.engine->lend("job", std::nullopt);
+  REQUIRE((lent ? "" : lent.error().message()) == "");
+  CHECK((*lent)->description().at.step == Step{3});
 
   REQUIRE(older.engine->call(older.session, control::Close{std::chrono::hours(1)}));
   REQUIRE(older.pass_until([&] { return older.end.has_value(); }));
   REQUIRE_FALSE(*older.end);
   CHECK_THAT(older.end->error().message(),
              Catch::Contains("in memory alone") && Catch::Contains(way_out));
+}
+
+TEST_CASE("two daemons: what is wrong with the directory alone is no refusal", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.begin_and_store_two_steps();
+  int tries = 0;
+  disk.set_hook([&](std::string_view verb, const std::string& path) {
+    if (verb != "rename" || !path.ends_with("/step-000000003")) return 0;
+    ++tries;
+    return ENOTDIR;  // An invalid argument, as a bucket that is not there.
+  });
+  rank.capture(Step{3});
+  REQUIRE(rank.pass_until([&] { return tries >= 4; }));
+  const auto job = nlohmann::json::parse(rank.engine->status_json()).at("jobs").at(0);
+  CHECK(job.at("storage_refuses") == false);
+  auto flush = test::start(rank.context, rank.engine->flush(std::chrono::hours(1), 100));
+  disk.set_hook({});
+  const Status flushed = test::finish(rank.clock, flush);
+  CHECK((flushed ? "" : flushed.error().message()) == "");
+  CHECK(rank.durable == Step{3});
 }
 
 TEST_CASE("two daemons: a refusal holds for the steps of its timeline, and no longer",

@@ -89,6 +89,7 @@ void Cluster::ask(const std::string& places, Rules rules) {
     request.rank = rank;
     request.world_size = world_size;
     request.replicas = rules.replicas;
+    if (rules.max_ckpt_num) request.max_ckpt_num = *rules.max_ckpt_num;
     request.skip_unchanged = rules.skips_unchanged;
     request.nodes = members;
     request.node = std::string(1, places[rank]);

@@ -38,6 +38,7 @@ struct Rules {
   bool joins_shards = false;
   std::uint64_t budget = 64 * MiB;
   std::uint32_t replicas = 2;
+  std::optional<std::uint32_t> max_ckpt_num = std::nullopt;
   std::optional<Step> wanted = std::nullopt;
   Duration verify_every = std::chrono::minutes(10);  // Also of stored files.
   bool skips_unchanged = false;
