@@ -122,7 +122,7 @@ def test_resumed_from_folders_without_the_memory_it_ends_the_same(
     subprocess.run([programs / "ckpt", "stop"], check=True, timeout=60)
     said = run(trainer, output, resume=True).finish()
     assert results(said) == expected
-    assert first_step(said) in (11, 16)
+    assert first_step(said) in (11, 16, 21)  # A kill may come late.
 
 
 def test_stock_transformers_resumes_what_is_on_storage(trainer, tmp_path, expected):
@@ -130,7 +130,7 @@ def test_stock_transformers_resumes_what_is_on_storage(trainer, tmp_path, expect
     kill_after(run(trainer, output), 19)
     said = run(trainer, output, "stock", resume=True).finish()
     assert results(said) == expected
-    assert first_step(said) in (11, 16)
+    assert first_step(said) in (11, 16, 21)  # A kill may come late.
     # Memory has a step that is older than the last folder by now.
     assert "checkpoint-30, which is newer than step" in run(trainer, output, resume=True).finish()
 
@@ -351,7 +351,7 @@ def test_whatever_is_wrong_with_memory_the_newest_folder_is_resumed(trainer, tmp
     output = tmp_path / "output"
     kill_after(run(trainer, output), 19)
     said = run(trainer, output, "forgetful", resume=True).finish()
-    assert first_step(said) in (11, 16)
+    assert first_step(said) in (11, 16, 21)  # A kill may come late.
     assert "no module of that name; resumes from" in said
     assert results(said) == expected
 
