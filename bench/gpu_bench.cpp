@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   bench::Harness harness("gpu", argc, argv);
+  harness.add_condition(opened.value()->name());
   fmt::print("gpu: G14 skipped: it needs two GPUs and NCCL\n");
   for (const auto& [name, measure] : parts)
     if (harness.wants(name)) measure(harness, **opened);

@@ -277,7 +277,7 @@ void add_diff(CLI::App& app, Commands& commands, Arguments& arguments) {
 }
 
 std::string message_of(const Error& error) {
-  // Of a bucket that is not there the text says so, and no file is meant.
+  // The text itself says that a bucket is missing: "no such file" would mislead.
   const bool says_more = error.cause() && !(error.code() == Errc::invalid_argument &&
                                             error.cause() == std::errc::no_such_file_or_directory);
   const std::string cause = says_more ? " (" + error.cause().message() + ")" : "";

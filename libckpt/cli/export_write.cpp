@@ -107,7 +107,7 @@ Task<void> find_what_is_in_the_way(Export& work) {
   co_return Status();
 }
 
-// What a killed export to the same place has left.
+// Removes the files that a killed export to the same place left behind.
 Task<void> remove_left(Export& work) {
   IsOurs is_ours = [&work](std::string_view name) {
     return std::ranges::find(work.plan.files, name, &ExportFile::name) != work.plan.files.end() ||

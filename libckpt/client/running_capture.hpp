@@ -70,7 +70,7 @@ class RunningCapture final : private snapshot::CaptureListener {
     return format::tensors_in(layout_, in_slot);
   }
   void capture_ended(const snapshot::Captured& captured) override;
-  Deadline end_deadline() const;  // Of a wait for copies that nothing holds up.
+  Deadline end_deadline() const;  // For copies that nothing holds up.
   CopiedCapture copied(const snapshot::Captured& captured) const;
   void publish(HeldCapture::Judged judged);
   void give_up(const snapshot::Captured& captured);

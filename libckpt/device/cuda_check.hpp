@@ -39,7 +39,7 @@ class CudaCheck {
   void forget();
 
  private:
-  // What is compared at once, and named if it differs: sums are of so many bytes of the Slot.
+  // Each sum covers so many bytes of the Slot, which are compared and named together.
   static constexpr std::uint64_t part_bytes = fingerprint_entry_bytes;
 
   struct Batch {

@@ -1,5 +1,6 @@
 #include "gpu/gpu_trainer.hpp"
 
+#include <array>
 #include <cstdlib>
 #include <utility>
 
@@ -27,6 +28,15 @@ Status GpuTrainer::start() {
   CKPT_CHECK(driver_->check(driver_->push_context(context_), "make it current"));
   return driver_->check(driver_->create_stream(&stream_, CU_STREAM_NON_BLOCKING),
                         "create a stream");
+}
+
+std::string GpuTrainer::name() const {
+  std::array<char, 256> text{};
+  CUdevice gpu = 0;
+  const bool is_known =
+      driver_->get_device(&gpu, 0) == CUDA_SUCCESS &&
+      driver_->device_name(text.data(), static_cast<int>(text.size()) - 1, gpu) == CUDA_SUCCESS;
+  return is_known ? text.data() : "a GPU without a name";
 }
 
 void* GpuTrainer::address_of(const char* name, int version) const {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "device/cuda_driver.hpp"
@@ -28,6 +29,7 @@ class GpuTrainer {
   Stream stream() const { return {stream_}; }
   const device::CudaDriver& driver() const { return *driver_; }
   CUcontext context() const { return context_; }
+  std::string name() const;  // Of the GPU.
   // A function that libckpt itself does not call, in that version; null: the driver has none.
   template <class Function>
   Function find(const char* name, int version) const {

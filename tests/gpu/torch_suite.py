@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import traceback
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -79,7 +78,6 @@ def run_trainer(kind, folder):
     command = [sys.executable, programs()[kind], kind, folder, STEPS]
     stock = Life([*command, "stock"], environment).run()
     first = Life(command, environment).run(lambda line: line.startswith(f"loss {KILL_AFTER} "))
-    time.sleep(0 if kind != "workers" else 0.1)
     second = Life(command, environment).run()
     ((began,),) = second.said("began")
     expected = dict(stock.said("loss"))
