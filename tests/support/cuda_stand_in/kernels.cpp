@@ -85,7 +85,7 @@ struct Fingerprint {
   std::vector<FingerprintEntry> table(CUdeviceptr address, unsigned entry_count) const {
     std::vector<FingerprintEntry> made(entry_count);
     const std::byte* const bytes = on_gpu(address, entry_count * sizeof(FingerprintEntry));
-    if (bytes == nullptr) return made;
+    if (bytes == nullptr || entry_count == 0) return made;
     std::memcpy(made.data(), bytes, entry_count * sizeof(FingerprintEntry));
     for (FingerprintEntry& entry : made)
       entry.source = reinterpret_cast<std::uint64_t>(on_gpu(entry.source, entry.bytes));

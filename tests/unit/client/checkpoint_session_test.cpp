@@ -369,17 +369,18 @@ std::optional<format::Metrics> metrics_of(const test::FakeShard& shard) {
 TEST_CASE("checkpoint session: metrics go with one save, and never stop it", "[unit][client]") {
   const auto node = std::make_shared<FakeNode>();
   const auto metrics_of_newest = [&] { return metrics_of(node->shards.back()); };
-  const auto finish = [](Trainer& trainer) { REQUIRE(trainer.session.guard({})); };
+  const auto capture = [](Trainer& trainer, std::uint64_t step) {
+    REQUIRE(trainer.saved(step) == SaveOutcome::started);
+    REQUIRE(trainer.session.wait(Step{step}, Level::captured, soon()));
+  };
   Options options;
   SECTION("that are expected take no new Slots") {
     options.keep_best = 1;
     Trainer trainer(node, options);
     trainer.add("weight", 100);
-    REQUIRE(trainer.saved(1) == SaveOutcome::started);
-    finish(trainer);
+    capture(trainer, 1);
     REQUIRE(trainer.session.set_metric("loss", 0.5));
-    REQUIRE(trainer.saved(2) == SaveOutcome::started);
-    finish(trainer);
+    capture(trainer, 2);
     CHECK(node->layouts.size() == 1);
     CHECK(metrics_of_newest() == format::Metrics{{"loss", 0.5}});
   }
@@ -387,31 +388,26 @@ TEST_CASE("checkpoint session: metrics go with one save, and never stop it", "[u
     {
       Trainer trainer(node);
       trainer.add("weight", 100);
-      REQUIRE(trainer.saved(1) == SaveOutcome::started);
-      finish(trainer);
+      capture(trainer, 1);
       CHECK_FALSE(metrics_of_newest());
       REQUIRE(trainer.session.set_metric("loss", 1));
       REQUIRE(trainer.session.set_metric("loss", 0.25));
       REQUIRE(trainer.session.set_metric("nothing", std::nan("")));
       REQUIRE(trainer.session.set_metric("gone", 3));
       REQUIRE(trainer.session.set_metric("gone", std::numeric_limits<double>::infinity()));
-      REQUIRE(trainer.saved(2) == SaveOutcome::started);
-      finish(trainer);
+      capture(trainer, 2);
       CHECK(metrics_of_newest() == format::Metrics{{"loss", 0.25}});
-      REQUIRE(trainer.saved(3) == SaveOutcome::started);
-      finish(trainer);
+      capture(trainer, 3);
       CHECK(metrics_of_newest() == format::Metrics());
       REQUIRE(trainer.session.set_metric("loss", 7));
       REQUIRE_FALSE(trainer.save(3));  // It does not grow; its metric is not that of the next one.
-      REQUIRE(trainer.saved(4) == SaveOutcome::started);
-      finish(trainer);
+      capture(trainer, 4);
       CHECK(metrics_of_newest() == format::Metrics());
     }
     Trainer trainer(node);
     trainer.add("weight", 100);
     REQUIRE(trainer.session.restore({.step = Step{2}}));
-    REQUIRE(trainer.saved(5) == SaveOutcome::started);
-    finish(trainer);
+    capture(trainer, 5);
     CHECK(metrics_of_newest() == format::Metrics());
   }
   SECTION("without room are left out") {
@@ -419,8 +415,7 @@ TEST_CASE("checkpoint session: metrics go with one save, and never stop it", "[u
     Trainer trainer(node, options);
     trainer.add("weight", 100);
     REQUIRE(trainer.session.set_metric("loss", 1));
-    REQUIRE(trainer.saved(1) == SaveOutcome::started);
-    finish(trainer);
+    capture(trainer, 1);
     CHECK_FALSE(metrics_of_newest());
   }
   SECTION("have names, and a limit") {
