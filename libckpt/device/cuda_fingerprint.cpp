@@ -4,6 +4,7 @@
 
 #include "base/assert.hpp"
 #include "device/cuda_fingerprint_ptx.hpp"
+#include "device/cuda_kernel.hpp"
 
 namespace ckpt::device {
 
@@ -15,21 +16,11 @@ constexpr std::size_t words_per_sum = sizeof(FingerprintSums) / sizeof(std::uint
 }  // namespace
 
 Status CudaFingerprint::load(CUstream stream) {
-  CKPT_CHECK(find_kernel());
+  const CudaKernel kernel{cuda_fingerprint_ptx, "ckpt_fingerprint", "fingerprints"};
+  CKPT_TRY(function_, load_kernel(driver_, kernel));
   Status launched = queue({}, stream);
   if (!launched) function_ = nullptr;
   return launched;
-}
-
-Status CudaFingerprint::find_kernel() {
-  if (driver_.load_module == nullptr || driver_.module_function == nullptr ||
-      driver_.launch_kernel == nullptr)
-    return fail(Errc::unsupported, "the driver launches no kernels");
-  CUmodule module = nullptr;
-  CKPT_CHECK(driver_.check(driver_.load_module(&module, cuda_fingerprint_ptx),
-                           "load the kernel for fingerprints"));
-  return driver_.check(driver_.module_function(&function_, module, "ckpt_fingerprint"),
-                       "find the kernel for fingerprints");
 }
 
 Status CudaFingerprint::queue(const Launch& asked, CUstream stream) const {

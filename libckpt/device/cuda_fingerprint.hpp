@@ -43,8 +43,6 @@ class CudaFingerprint {
   Status queue(const Launch& launch, CUstream stream) const;
 
  private:
-  Status find_kernel();
-
   const CudaDriver& driver_;
   CUfunction function_ = nullptr;
 };

@@ -7,6 +7,7 @@
 #include "base/assert.hpp"
 #include "base/log.hpp"
 #include "device/cuda_gather_ptx.hpp"
+#include "device/cuda_kernel.hpp"
 
 namespace ckpt::device {
 
@@ -42,23 +43,16 @@ Status CudaGather::load(CUstream stream, bool takes_host_pointers) {
     return {};
   }
   Status loaded = takes_host_pointers
-                      ? find_kernel()
+                      ? load_and_try(stream)
                       : fail(Errc::unsupported, "this GPU does not use the host's addresses");
-  if (loaded)
-    loaded = driver_.check(launch(0, 0, 1, nullptr, stream), "launch the kernel for small tensors");
   if (!loaded) return give_up(loaded.error());
   return {};
 }
 
-Status CudaGather::find_kernel() {
-  if (driver_.load_module == nullptr || driver_.module_function == nullptr ||
-      driver_.launch_kernel == nullptr)
-    return fail(Errc::unsupported, "the driver launches no kernels");
-  CUmodule module = nullptr;
-  CKPT_CHECK(driver_.check(driver_.load_module(&module, cuda_gather_ptx),
-                           "load the kernel for small tensors"));
-  return driver_.check(driver_.module_function(&function_, module, "ckpt_gather"),
-                       "find the kernel for small tensors");
+Status CudaGather::load_and_try(CUstream stream) {
+  const CudaKernel kernel{cuda_gather_ptx, "ckpt_gather", "small tensors"};
+  CKPT_TRY(function_, load_kernel(driver_, kernel));
+  return driver_.check(launch(0, 0, 1, nullptr, stream), "launch the kernel for small tensors");
 }
 
 // Said once: it is not tried again.

@@ -41,7 +41,7 @@ class CudaGather {
   Result<bool> queue(GatherTable& table, const Launch& launch, CUstream stream);
 
  private:
-  Status find_kernel();
+  Status load_and_try(CUstream stream);
   CUresult launch(CUdeviceptr entries, unsigned count, unsigned parts, std::byte* slot,
                   CUstream stream);
   Status give_up(const Error& why);
