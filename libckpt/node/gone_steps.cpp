@@ -30,14 +30,23 @@ bool is_there(const storage::Catalog& catalog, Step step) {
 
 }  // namespace
 
-void GoneSteps::remember(const std::vector<storage::Checkpoint>& checkpoints) {
+void GoneSteps::forget() {
+  known_ = begun_;
+  newest_.reset();
+}
+
+void GoneSteps::remember(const std::vector<storage::Checkpoint>& checkpoints, Listing listing) {
+  if (listing <= known_) return;
+  known_ = listing;
   newest_.reset();
   for (const storage::Checkpoint& checkpoint : checkpoints)
     newest_ = std::max(newest_, std::optional(checkpoint.at));
   older_ = newest_ ? checkpoints.size() - 1 : 0;
 }
 
-void GoneSteps::look(const storage::Catalog& catalog, const std::string& directory) {
+void GoneSteps::look(const storage::Catalog& catalog, Listing listing,
+                     const std::string& directory) {
+  if (listing <= known_) return;
   const bool is_gone = newest_ && !facts_.is_fenced(*newest_) && !is_there(catalog, newest_->step);
   if (!is_gone) return;
   const auto left = static_cast<std::size_t>(std::ranges::count_if(

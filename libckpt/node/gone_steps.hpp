@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -20,11 +21,16 @@ class GoneSteps {
  public:
   explicit GoneSteps(const JobFacts& facts) : facts_(facts) {}
 
+  // Listing: when one began, among all of the place. One that began before what is known was listed
+  // says nothing: steps were stored and removed since.
+  using Listing = std::uint64_t;
+  Listing begin_listing() { return ++begun_; }
   // What is there now, before retention has removed any of it.
-  void look(const storage::Catalog& catalog, const std::string& directory);
-  void remember(const std::vector<storage::Checkpoint>& checkpoints);  // After retention.
-  // Others store and remove steps there meanwhile.
-  void forget() { newest_.reset(); }
+  void look(const storage::Catalog& catalog, Listing listing, const std::string& directory);
+  // After retention.
+  void remember(const std::vector<storage::Checkpoint>& checkpoints, Listing listing);
+  // Others store and remove steps there meanwhile. Listings that are under way may not show it.
+  void forget();
 
   // What is gone, and since when it is known to be; for people. Empty: nothing.
   const std::string& text() const { return text_; }
@@ -34,6 +40,8 @@ class GoneSteps {
 
  private:
   const JobFacts& facts_;
+  Listing begun_ = 0;
+  Listing known_ = 0;                     // What is known is of this one, or newer.
   std::optional<format::StepId> newest_;  // Of those that were there.
   std::size_t older_ = 0;                 // How many others were.
   std::string text_;

@@ -276,12 +276,13 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   // From here on the step is durable, whatever becomes of the rest.
   note_differences(publishing.order.at, published.copies);
   co_await places_.front().record_retention(retention_);
+  const GoneSteps::Listing listing = places_.front().begin_listing();
   auto catalog = co_await places_.front().load(std::nullopt);
   if (!catalog) {
     log_warning("job={} old checkpoints are kept: {}", facts_.shape.job, catalog.error().message());
     co_return Status{};
   }
-  places_.front().look_for_gone(*catalog);
+  places_.front().look_for_gone(*catalog, listing);
   if (const auto missed = storage::first_not_stored(retention_.keep_every, catalog->checkpoints,
                                                     publishing.order.at)) {
     log_warning(
@@ -295,6 +296,7 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   retention.protected_steps.push_back(publishing.order.at);
   retention.damaged = std::move(publishing.damaged);
   if (second_ && second_->copying()) retention.protected_steps.push_back(*second_->copying());
+  places_.front().forget_for_gone();  // Some of it goes now, and listings may show that already.
   auto deleted = co_await storage::apply_retention(site(), std::move(retention), *catalog);
   if (!deleted) {
     log_warning("job={} old checkpoints are kept: {}", facts_.shape.job, deleted.error().message());
@@ -304,7 +306,8 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
                checkpoint.name, storage::describe(retention_));
     }
   }
-  adopt(std::move(*catalog));
+  // Newer than any listing that began meanwhile.
+  adopt(std::move(*catalog), places_.front().begin_listing());
   co_await mend_latest();
   if (second_) second_->published();
   co_return Status{};

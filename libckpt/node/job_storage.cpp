@@ -183,10 +183,11 @@ void JobStorage::stop() {
 // --- what is there ---
 
 Task<void> JobStorage::refresh_catalog() {
+  const GoneSteps::Listing listing = places_.front().begin_listing();
   CKPT_CO_TRY(storage::Catalog catalog, co_await places_.front().load(std::nullopt));
-  places_.front().look_for_gone(catalog);
+  places_.front().look_for_gone(catalog, listing);
   CKPT_CO_CHECK(co_await refresh_second());
-  adopt(std::move(catalog));
+  adopt(std::move(catalog), listing);
   co_return Status{};
 }
 
@@ -195,13 +196,14 @@ Task<void> JobStorage::refresh_second() {
   unreadable_.clear();
   if (!second_) co_return Status{};
   const Time deadline = second_deadline();
+  const GoneSteps::Listing listing = places_[1].begin_listing();
   auto catalog = co_await within(facts_.context.executor, facts_.clock(), deadline,
                                  "list " + facts_.second->directory, places_[1].load(std::nullopt),
                                  life_.hold());
   is_second_late_ = !catalog && catalog.error().code() == Errc::unavailable;
   if (!catalog && catalog.error().code() == Errc::not_found) catalog = storage::Catalog();
   if (catalog) {
-    places_[1].adopt(std::move(*catalog));
+    places_[1].adopt(std::move(*catalog), listing);
     second_->note_read(Status{});
     co_return Status{};
   }
@@ -211,8 +213,8 @@ Task<void> JobStorage::refresh_second() {
   co_return Status{};
 }
 
-void JobStorage::adopt(storage::Catalog catalog) {
-  places_.front().adopt(std::move(catalog));
+void JobStorage::adopt(storage::Catalog catalog, GoneSteps::Listing listing) {
+  places_.front().adopt(std::move(catalog), listing);
   list_published();
 }
 
@@ -368,8 +370,9 @@ Task<void> JobStorage::keep_marker() {
     if (marker) {
       log_warning("job={} {} had lost what says whose it is: made again", job, site().directory());
       // Now, and not when the next step is stored: that may be long after.
+      const GoneSteps::Listing listing = places_.front().begin_listing();
       const auto catalog = co_await places_.front().load(std::nullopt);
-      if (catalog) places_.front().look_for_gone(*catalog);
+      if (catalog) places_.front().look_for_gone(*catalog, listing);
       life_.touch();
     }
   }

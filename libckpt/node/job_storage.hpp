@@ -145,7 +145,7 @@ class JobStorage {
   Task<format::Timelines> load_histories();
   Task<void> refresh_catalog();
   Task<void> refresh_second();
-  void adopt(storage::Catalog catalog);
+  void adopt(storage::Catalog catalog, GoneSteps::Listing listing);
   void list_published();
   asio::awaitable<void> run_look_for(format::StepId at);
   SecondPlace::Hooks hooks_of_second();

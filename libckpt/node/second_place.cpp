@@ -180,8 +180,9 @@ Task<void> SecondPlace::work() {
   CKPT_ASSERT(!copying_);
   if (must_record_) CKPT_CO_CHECK(co_await record());
   if (!is_known_) {
+    const GoneSteps::Listing listing = second_.begin_listing();
     CKPT_CO_TRY(storage::Catalog catalog, co_await second_.load(std::nullopt));
-    second_.adopt(std::move(catalog));
+    second_.adopt(std::move(catalog), listing);
     is_known_ = true;
     hooks_.catalog_changed();
   }
@@ -297,6 +298,7 @@ Task<void> SecondPlace::make_room() {
 // The copy is durable, whatever becomes of the rest.
 Task<void> SecondPlace::clean_up(format::StepId copied) {
   is_known_ = false;
+  const GoneSteps::Listing listing = second_.begin_listing();
   CKPT_CO_TRY(storage::Catalog catalog, co_await second_.load(std::nullopt));
   is_known_ = true;
   co_await second_.record_retention(retention_);
@@ -315,7 +317,7 @@ Task<void> SecondPlace::clean_up(format::StepId copied) {
                checkpoint.name, second_.directory(), storage::describe(retention_));
     }
   }
-  second_.adopt(std::move(catalog));
+  second_.adopt(std::move(catalog), listing);
   hooks_.catalog_changed();
   CKPT_CO_CHECK(co_await mend_latest());
   // Copies of older steps that broke off.

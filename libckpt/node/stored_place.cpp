@@ -49,9 +49,9 @@ Task<storage::Catalog> StoredPlace::load(std::optional<Step> only) {
   co_return catalog;
 }
 
-void StoredPlace::adopt(storage::Catalog catalog) {
+void StoredPlace::adopt(storage::Catalog catalog, GoneSteps::Listing listing) {
   checkpoints_ = std::move(catalog.checkpoints);
-  gone_.remember(checkpoints_);
+  gone_.remember(checkpoints_, listing);
   note_rejected(std::move(catalog.rejected));
 }
 

@@ -34,7 +34,9 @@ class StoredPlace {
   Task<storage::Catalog> look();
   Task<format::Timelines> load_timelines();  // Errors: those of storage::load_timelines.
   Task<void> look_up(format::StepId at);     // Knowledge of other steps stays.
-  void adopt(storage::Catalog catalog);      // A catalog of all steps.
+  // Before `load` of what `look_for_gone` and `adopt` get.
+  GoneSteps::Listing begin_listing() { return gone_.begin_listing(); }
+  void adopt(storage::Catalog catalog, GoneSteps::Listing listing);  // A catalog of all steps.
   void forget() { checkpoints_.clear(); }
   // For `ckpt gc`. What was recorded last is not written again; a failure is logged.
   asio::awaitable<void> record_retention(storage::RetentionRule rule);
@@ -43,7 +45,9 @@ class StoredPlace {
   const std::vector<storage::Rejected>& rejected() const { return rejected_; }
   storage::Catalog catalog() const { return {checkpoints_, rejected_}; }
   // Steps that somebody has removed. Whoever lists the place looks for them before retention.
-  void look_for_gone(const storage::Catalog& catalog) { gone_.look(catalog, directory_); }
+  void look_for_gone(const storage::Catalog& catalog, GoneSteps::Listing listing) {
+    gone_.look(catalog, listing, directory_);
+  }
   void forget_for_gone() { gone_.forget(); }
   const GoneSteps& gone() const { return gone_; }
   // For people: a server that does not answer now, steps that could not be read, and so stay

@@ -1,10 +1,11 @@
 // Goal:   stored steps that somebody removes or moves away under training are reported to the
-// trainer
-//         and in the status, with the time, and what retention removes is not.
+//         trainer and in the status, with the time, and what retention removes is not.
 // Method: an engine on a disk in memory, from which a hand removes directories between two saves.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "node/context.hpp"
+#include "node/gone_steps.hpp"
 #include "unit/node/one_rank.hpp"
 #include "unit/node/worlds.hpp"
 
@@ -131,6 +132,46 @@ TEST_CASE("gone steps: what another node has removed as the coordinator is no lo
   cluster.store(Step{4});
   CHECK(cluster.status("C").at("gone_from_directory").is_null());
   CHECK(cluster.status("B").at("gone_from_directory").is_null());
+}
+
+TEST_CASE("gone steps: a listing that was under way while steps changed shows no loss",
+          "[unit][node]") {
+  Scene scene;
+  test::OneRank& rank = *scene.rank;
+  EngineContext context{rank.context.get_executor(),
+                        Seams{rank.clock, rank.memory, rank.files, *rank.front}, EngineOptions(),
+                        arena::MemoryBudget(0), Random(1)};
+  const JobFacts facts{.context = context, .boot = 1};
+  GoneSteps gone(facts);
+  const auto catalog_of = [](std::uint64_t step) {
+    storage::Catalog catalog;
+    catalog.checkpoints.resize(1);
+    catalog.checkpoints[0].at = {1, Step{step}};
+    return catalog;
+  };
+  const storage::Catalog none;
+  const auto is_quiet = [&](const storage::Catalog& catalog, GoneSteps::Listing listing) {
+    gone.look(catalog, listing, "/scratch/job");
+    return gone.text().empty();
+  };
+  const GoneSteps::Listing before = gone.begin_listing();
+  SECTION("at a takeover: others have stored step 2, and removed step 1") {
+    gone.forget();
+    CHECK(is_quiet(catalog_of(1), before));
+    gone.remember(catalog_of(1).checkpoints, before);
+    const GoneSteps::Listing after = gone.begin_listing();
+    CHECK(is_quiet(catalog_of(2), after));
+    gone.remember(catalog_of(2).checkpoints, after);
+  }
+  SECTION("at a publication: it has stored step 2, and retention has removed step 1") {
+    gone.remember(catalog_of(2).checkpoints, gone.begin_listing());
+    CHECK(is_quiet(catalog_of(1), before));
+    gone.remember(catalog_of(1).checkpoints, before);
+    CHECK(is_quiet(catalog_of(2), gone.begin_listing()));
+  }
+  // One that began after it counts.
+  CHECK_FALSE(is_quiet(none, gone.begin_listing()));
+  CHECK_THAT(gone.text(), Contains("step 2 was in /scratch/job, and not there any more"));
 }
 
 }  // namespace ckpt::node
