@@ -76,8 +76,14 @@ Task<void> remove_left_partials(os::FileSystem& files, std::string directory, Is
           shown_path(path));
       continue;
     }
-    log_warning("removes {}, which an export that was killed has left", shown_path(path));
-    CKPT_CO_CHECK(co_await files.remove_file(path));
+    // Another machine may remove it, too, and it may be another user's: ours goes on all the same.
+    const auto removed = co_await files.remove_file(path);
+    if (removed) {
+      log_warning("removed {}, which an export that was killed has left", shown_path(path));
+    } else if (removed.error().code() != Errc::not_found) {
+      log_warning("keeps {}, which an export that was killed has left: {}", shown_path(path),
+                  removed.error().message());
+    }
   }
   co_return Status();
 }

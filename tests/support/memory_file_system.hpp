@@ -59,6 +59,9 @@ class MemoryDisk {
   std::uint64_t used_bytes() const;
   void set_exchange_supported(bool supported) { has_exchange_ = supported; }
   void set_direct(bool is_direct) { is_direct_ = is_direct; }
+  // From now on every path lies in a bucket of this server. For questions alone: nothing else is
+  // different.
+  void set_objects(os::Objects* objects) { objects_ = objects; }
   // The times of files that change from now on. Never called: each change has its own, long ago.
   void set_time(std::chrono::system_clock::time_point now);
 
@@ -142,6 +145,7 @@ class MemoryDisk {
   std::optional<std::uint64_t> capacity_;
   bool has_exchange_ = true;
   bool is_direct_ = false;
+  os::Objects* objects_ = nullptr;
   std::map<std::string, Ref> unmounted_;  // By path.
 };
 
@@ -169,6 +173,7 @@ class MemoryFileSystem final : public os::FileSystem {
   Task<std::vector<os::DirectoryEntry>> list(std::string path) override;
   Task<os::FileStatus> status(std::string path) override;
   Task<os::Space> space(std::string path) override;
+  os::Objects* objects(std::string_view) override { return disk_.objects_; }
 
  private:
   friend class MemoryFile;

@@ -6,6 +6,9 @@
 
 #include "cli/commands.hpp"
 #include "cli/export_lock.hpp"
+#include "cli/left_partials.hpp"
+#include "support/memory_file_system.hpp"
+#include "support/pending.hpp"
 #include "unit/cli/stored_run.hpp"
 
 namespace ckpt::cli {
@@ -90,6 +93,26 @@ TEST_CASE("export: files of an attempt that wrote one within the hour stay", "[u
   CHECK(scene.has(left));  // Complete, while the next file of its attempt is being written.
   CHECK(scene.has(shard));
   CHECK_FALSE(scene.has(older));
+}
+
+// Another machine has removed it, too; or it is another user's, in a directory for all.
+TEST_CASE("left partials: one that cannot be removed stops nobody", "[unit][cli]") {
+  const int error = GENERATE(ENOENT, EACCES);
+  const std::string mine = "/out/.b.safetensors.0123456789abcdef.partial";
+  test::MemoryDisk disk(1);
+  disk.put("/out/.a.safetensors.0123456789abcdef.partial", "x");
+  disk.put(mine, "x");
+  disk.set_hook([error](std::string_view verb, const std::string& path) {
+    return verb == "remove_file" && path.find("/.a.") != std::string::npos ? error : 0;
+  });
+  test::MemoryFileSystem files(disk);
+  asio::io_context context;
+  IsOurs is_ours = [](std::string_view) { return true; };
+  auto removed = test::start(
+      context, remove_left_partials(files, "/out", is_ours, std::chrono::system_clock::now()));
+  context.run();
+  REQUIRE((removed.result() ? "" : removed.result().error().message()) == "");
+  CHECK_FALSE(disk.exists(mine));
 }
 
 TEST_CASE("export lock: nobody is alone in a directory that is not there", "[unit][cli]") {

@@ -4,6 +4,7 @@
 //         for one of them.
 #include <nlohmann/json.hpp>
 
+#include "os/objects.hpp"
 #include "unit/node/two_steps.hpp"
 
 namespace ckpt::node {
@@ -74,6 +75,23 @@ struct Trainer : test::OneRank {
     if (!answer->restored) return ckpt::fail(Errc::not_found, "nothing was restored");
     return answer->restored->step;
   }
+};
+
+// A server that does not answer. Its texts are of the place that is asked for, or of none.
+struct SilentServer final : os::Objects {
+  Task<os::TaggedBytes> read_tagged(std::string, std::uint64_t) override { co_return nothing(); }
+  Task<void> put_small(std::string, std::vector<std::byte>, os::PutCondition) override {
+    co_return nothing();
+  }
+  Task<std::vector<os::ObjectEntry>> list_below(std::string) override { co_return nothing(); }
+  Task<std::vector<os::Upload>> list_uploads_below(std::string) override { co_return nothing(); }
+  Task<void> abort_upload(std::string, std::string) override { co_return nothing(); }
+  std::string silence(std::string_view path) const override {
+    return "no answer from the server" + (is_of_place ? " of " + std::string(path) : "");
+  }
+  static Unexpected nothing() { return ckpt::fail(Errc::unavailable, "nobody answers"); }
+
+  bool is_of_place = false;
 };
 
 using Names = std::vector<std::string>;
@@ -548,6 +566,23 @@ TEST_CASE("second place: a step that goes from the first while it is copied harm
   CHECK(trainer.trouble().find("second place") == std::string::npos);
   for (const std::string& path : places.disk.tree())
     CHECK_FALSE(path.starts_with("/far/job/.step"));
+}
+
+TEST_CASE("second place: a server of both that is silent is named once", "[unit][node]") {
+  Places places;
+  Trainer trainer(places);
+  REQUIRE(trainer.begin_fresh());
+  trainer.store(1);
+  REQUIRE(trainer.has_copied(1));
+  CHECK(trainer.trouble().empty());
+  SilentServer server;
+  places.disk.set_objects(&server);
+  CHECK(trainer.trouble() == "no answer from the server");
+  server.is_of_place = true;
+  CHECK(trainer.trouble() ==
+        "no answer from the server of /scratch/job; no answer from the server of /far/job");
+  places.disk.set_objects(nullptr);
+  CHECK(trainer.trouble().empty());
 }
 
 }  // namespace ckpt::node
