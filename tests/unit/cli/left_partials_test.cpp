@@ -17,12 +17,15 @@ namespace {
 const std::string left = ".model.safetensors.0123456789abcdef.partial";
 const std::string other = ".other.safetensors.0123456789abcdef.partial";
 const std::string foreign = ".model.safetensors.notes.partial";
+// As long as the number of an attempt, and none.
+const std::string worded = ".model.safetensors.my-notes-of-june.partial";
 
 struct Scene : StoredRun {
   Scene() {
     save(1);
     std::filesystem::create_directory(out);
-    for (const std::string& name : {left, other, foreign}) put(name, std::chrono::minutes(61));
+    for (const std::string& name : {left, other, foreign, worded})
+      put(name, std::chrono::minutes(61));
   }
   void put(const std::string& name, std::chrono::minutes age) const {
     const std::string path = out + "/" + name;
@@ -55,6 +58,7 @@ TEST_CASE("export: what a killed export left is removed by the next one to its p
   CHECK_FALSE(scene.has(left));
   CHECK(scene.has(other));  // Of another place.
   CHECK(scene.has(foreign));
+  CHECK(scene.has(worded));
   CHECK(scene.has("model.safetensors"));
 }
 
@@ -66,6 +70,7 @@ TEST_CASE("export: a directory of a model is cleared of all its hidden files", "
   CHECK_FALSE(scene.has(shard));
   CHECK_FALSE(scene.has(left));
   CHECK(scene.has(foreign));
+  CHECK(scene.has(worded));
 }
 
 TEST_CASE("export: hidden files stay while another export works beside them", "[unit][cli]") {
