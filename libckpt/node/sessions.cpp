@@ -330,8 +330,8 @@ void Sessions::send_levels(Session& session) {
     // before the base is what would be left without memory.
     if (!reached || reached == sent) return;
     const bool is_of_ours = reached->timeline == session.timeline || reached == base;
-    const bool is_before = level == Level::durable &&
-                           agree::leads_to(facts_.history, *reached, session.timeline);
+    const bool is_before =
+        level == Level::durable && agree::leads_to(facts_.history, *reached, session.timeline);
     if (!is_of_ours && !is_before) return;
     // A step that was durable when the timeline began may have been removed by hand. The catalog,
     // which was read for the restore, knows; steps stored since may not be in it.
