@@ -276,6 +276,19 @@ void refuse_older_than_unreadable(Vote& vote, const ClusterView& view, const Vot
   vote.error = Errc::io;
 }
 
+// A later repair does not bring a step back that was passed over for its damage: from the new
+// timeline on it is abandoned, and the first to be deleted.
+std::string describe_abandoned(const Vote& vote, const ClusterView& view) {
+  std::optional<Step> newest = view.newest_damaged;
+  for (const Candidate& candidate : vote.candidates)
+    if (candidate.is_damaged) newest = std::max(newest, std::optional(candidate.at.step));
+  if (newest <= vote.chosen->step) return {};
+  return fmt::format(
+      "; going on from step {} abandons step {}, also if it is mended later: to take it, stop now, "
+      "mend it and restore it by its path",
+      number(vote.chosen->step), number(*newest));
+}
+
 void choose(Vote& result, const Coverages& steps, const VoteRules& rules) {
   // A second round admits suspects: a suspect step is better than none.
   for (const bool allow_suspect : {false, true}) {
@@ -366,8 +379,8 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
       }
     }
     if (damaged_steps > 0) {
-      result.reason += fmt::format("; {}, passed by; {}", describe_damage(view, damaged_steps),
-                                   format::repair_advice);
+      result.reason += fmt::format("; {}, passed by{}; {}", describe_damage(view, damaged_steps),
+                                   describe_abandoned(result, view), format::repair_advice);
     }
     if (!view.overtaken.empty()) result.reason += "; " + view.overtaken;
     for (const UnreadableStep& unreadable : view.unreadable_steps)

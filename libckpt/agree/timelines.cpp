@@ -58,6 +58,16 @@ std::optional<format::StepId> base_of(const History& history, std::uint64_t time
   return std::nullopt;
 }
 
+bool leads_to(const History& history, format::StepId at, std::uint64_t timeline) {
+  if (at.timeline == timeline) return true;
+  for (auto base = base_of(history, timeline); base; base = base_of(history, base->timeline)) {
+    if (at.timeline == base->timeline) return at.step <= base->step;
+    if (base->timeline >= timeline) return false;  // No history that a coordinator wrote.
+    timeline = base->timeline;
+  }
+  return false;
+}
+
 std::uint64_t newest_timeline(const History& history) {
   std::uint64_t newest = 0;
   for (const format::TimelineStart& start : history) newest = std::max(newest, start.timeline);

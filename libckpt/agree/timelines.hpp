@@ -34,6 +34,9 @@ std::vector<format::RestoreCount> fill_in(std::vector<format::RestoreCount> ours
 bool is_suspect(const std::vector<format::RestoreCount>& counts, std::uint32_t times_max,
                 format::StepId at);
 
+// Whether `at` lies on the way to `timeline`: a step of it, of its base up to there, and so on.
+bool leads_to(const History& history, format::StepId at, std::uint64_t timeline);
+
 // The base of `timeline`; none: it has no base, or is not known.
 std::optional<format::StepId> base_of(const History& history, std::uint64_t timeline);
 

@@ -54,6 +54,8 @@ std::string loss_of(const Json& job, const std::string& node) {
                     flag_in(loss, "from_storage") ? "from storage" : "from memory");
     if (flag_in(job, "ended"))
       return from.empty() ? "nothing: it has ended" : "nothing: it has ended, with " + then;
+    if (from.empty() && flag_in(loss, "is_damaged"))
+      return "nothing could be restored: what is stored is damaged";
     if (from.empty() && steps == "0") return "nothing to lose yet";
     const std::string lost = counted(steps, "step") + " lost";
     if (from.empty()) return lost + ": nothing could be restored";

@@ -43,7 +43,8 @@ class StartOutcome {
 // Ends the reason of a restore that passed over a newer step, or another, for its damage. The
 // trainer warns of it then.
 inline constexpr std::string_view repair_advice =
-    "`ckpt verify --repair STEP --from COPY` mends it where a copy is whole";
+    "`ckpt verify --repair STEP --from COPY` mends it where a copy is whole (but for a damaged "
+    "manifest: put the whole copy in its place)";
 
 struct Start {
   std::uint64_t start_id = 0;  // Random.

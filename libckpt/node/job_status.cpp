@@ -70,11 +70,12 @@ Step newest_step(const agree::ClusterView& view) {
 
 // Steps lost if a node died now: from the step that the rest could restore to the newest captured.
 json if_node_died(const agree::Survival& survival, Step newest, const agree::History& history,
-                  const std::optional<format::StepId>& durable) {
+                  const std::optional<format::StepId>& durable, bool is_damaged) {
   std::optional<format::StepId> resumes = survival.chosen;
   bool from_storage = survival.from_storage;
   // The catalog is read only when a restore needs it; the published step is known without it.
-  if (durable && !agree::is_fenced(history, *durable) && (!resumes || *resumes < *durable)) {
+  const bool is_stored = durable && !agree::is_fenced(history, *durable) && !is_damaged;
+  if (is_stored && (!resumes || *resumes < *durable)) {
     resumes = durable;
     from_storage = true;
   }
@@ -83,8 +84,20 @@ json if_node_died(const agree::Survival& survival, Step newest, const agree::His
   loss["node"] = survival.node;
   loss["resumes_from"] = to_json(resumes);
   loss["from_storage"] = resumes && from_storage;
+  loss["is_damaged"] = !resumes && is_damaged;
   loss["steps_lost"] = number(newest) > base ? number(newest) - base : 0;
   return loss;
+}
+
+// A restore has met damage in the step. While the other steps on storage are not known, it says too
+// little of what is left.
+bool is_known_damaged(const agree::ClusterView& view, const std::optional<format::StepId>& at) {
+  if (!at || !view.published) return false;
+  const agree::DamagedShards damaged = agree::damaged_shards(view);
+  const auto found = damaged.find(*at);
+  return found != damaged.end() && std::ranges::any_of(found->second, [](const auto& shard) {
+           return shard.second != Errc::io;
+         });
 }
 
 struct StepHeld {
@@ -357,8 +370,9 @@ json Job::status() const {
   if (peers_.is_coordinator()) {
     status["ranks_missing"] = ranks_missing(seen);
     const Step newest = newest_step(seen);
+    const bool is_damaged = is_known_damaged(seen, durable);
     for (const agree::Survival& survival : agree::votes_without_each(seen, rules)) {
-      json loss = if_node_died(survival, newest, history, durable);
+      json loss = if_node_died(survival, newest, history, durable, is_damaged);
       // Steps that it had not saved at its end are no loss of any node's.
       if (facts_.ended_at) loss["steps_lost"] = 0;
       status["if_node_died"].push_back(std::move(loss));

@@ -261,6 +261,7 @@ bool JobStorage::is_published(format::StepId at) const {
 void JobStorage::describe_rejected(agree::ClusterView& view) const {
   view.damaged_published = 0;
   view.misplaced_published = 0;
+  view.newest_damaged.reset();
   view.unreadable_steps.clear();
   for (const StoredPlace& place : places_) {
     view.damaged_published +=
@@ -269,6 +270,8 @@ void JobStorage::describe_rejected(agree::ClusterView& view) const {
         std::ranges::count_if(place.rejected(), &storage::Rejected::is_misplaced));
     for (const storage::Rejected& rejected : place.rejected()) {
       const auto parsed = storage::parse_step_directory(rejected.name);
+      if (parsed && storage::is_damage(rejected) && !rejected.is_misplaced)
+        view.newest_damaged = std::max(view.newest_damaged, std::optional(parsed->step));
       if (!parsed || !storage::is_unreadable(rejected)) continue;
       const bool is_elsewhere = std::ranges::any_of(places_, [&](const StoredPlace& other) {
         return std::ranges::any_of(other.checkpoints(), [&](const storage::Checkpoint& known) {
@@ -306,6 +309,19 @@ void JobStorage::forget_catalog() {
                 [](const format::Damage& damage) { return damage.code != Errc::corruption; });
   if (is_reading_catalog_) must_read_again_ = true;
   life_.touch();
+}
+
+// Of an abandoned step, which no restore reads again, damage keeps retention from deleting it. What
+// memory here has is healed from there. All else is found again by the restore that meets it.
+void JobStorage::forget_verdicts() {
+  const auto may_be_mended = [&](format::ShardId id) {
+    bool is_held = false;
+    slots_.for_each_sealed([&](arena::Slot& slot, bool) { is_held = is_held || slot.id() == id; });
+    return !is_held && !facts_.is_fenced(id.at);
+  };
+  reads_.forget_damage(may_be_mended);
+  std::erase_if(damaged_, [&](const format::Damage& damage) { return may_be_mended(damage.id); });
+  forget_catalog();
 }
 
 asio::awaitable<void> JobStorage::run_read_catalog() {

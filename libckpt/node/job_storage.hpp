@@ -70,6 +70,8 @@ class JobStorage {
   void look_for(format::StepId at);  // This step alone: whether it is published.
   void forget_published();           // Another node coordinates, and may change it.
   void forget_catalog();             // To be read anew, steps that could not be read included.
+  // The same, and damage, too, unless it is of use: somebody may have repaired the files since.
+  void forget_verdicts();
   // It could not be used; the second: if the error says so. `was_chosen`: a vote saw it there.
   void note_damage(format::ShardId id, const Error& error);
   void note_if_damaged(format::ShardId id, const Error& error, bool was_chosen);

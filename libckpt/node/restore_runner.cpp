@@ -12,6 +12,7 @@
 #include "format/piece.hpp"
 #include "gather/wanted_shard.hpp"
 #include "node/held_shards.hpp"
+#include "os/path.hpp"
 
 namespace ckpt::node {
 
@@ -169,7 +170,12 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
       if (slot.error().code() != Errc::not_found) note(name, slot.error());
       continue;
     }
-    auto offered = co_await offer(rank, id, start, arena::Lease(*slot), kind_of(source), name);
+    std::string place = name;
+    const std::string other = storage_.reads().other_place_of(shard);
+    if (std::holds_alternative<Storage>(source) && !other.empty())
+      place += ", from the second place " + os::display(other);
+    auto offered =
+        co_await offer(rank, id, start, arena::Lease(*slot), kind_of(source), std::move(place));
     if (offered || offered.error().code() != Errc::corruption) co_return offered;
     note(name, offered.error());
   }

@@ -170,8 +170,8 @@ Status Sessions::carry_out(Caller by, control::AskRestore it) {
   session.wanted_tensors.reset();
   if (it.tensors)
     session.wanted_tensors = std::make_shared<const format::Layout>(std::move(*it.tensors));
-  // Storage may have changed since it was read.
-  storage_.forget_catalog();
+  // Storage may have changed since it was read, and files may have been repaired.
+  storage_.forget_verdicts();
   life_.touch();
   return {};
 }
@@ -326,13 +326,18 @@ void Sessions::send_levels(Session& session) {
   const std::optional<format::StepId> base = agree::base_of(facts_.history, session.timeline);
   const auto send = [&](const std::optional<format::StepId>& reached,
                         std::optional<format::StepId>& sent, Level level) {
-    // Other steps of older timelines say nothing of what this session has.
+    // Other steps of older timelines say nothing of what this session has; but one that storage had
+    // before the base is what would be left without memory.
     if (!reached || reached == sent) return;
-    if (reached->timeline != session.timeline && reached != base) return;
+    const bool is_of_ours = reached->timeline == session.timeline || reached == base;
+    const bool is_before =
+        level == Level::durable && agree::leads_to(facts_.history, *reached, session.timeline);
+    if (!is_of_ours && !is_before) return;
     // A step that was durable when the timeline began may have been removed by hand. The catalog,
     // which was read for the restore, knows; steps stored since may not be in it.
-    const bool is_doubted = reached == base && level == Level::durable &&
-                            reached == session.durable_before && !storage_.is_published(*base);
+    const bool is_older = reached->timeline != session.timeline;
+    const bool is_doubted = is_older && level == Level::durable &&
+                            reached == session.durable_before && !storage_.is_published(*reached);
     if (is_doubted) return;
     sent = reached;
     session.events->tell(control::LevelReached{reached->step, level});

@@ -50,6 +50,10 @@ void StoredReads::forget() {
   std::erase_if(bad_, [](const auto& each) { return each.second != Errc::corruption; });
 }
 
+void StoredReads::forget_damage(const std::function<bool(format::ShardId id)>& may_be_mended) {
+  std::erase_if(bad_, [&](const auto& each) { return may_be_mended(each.first.id); });
+}
+
 std::vector<StoredReads::Bad> StoredReads::damaged_copies() const {
   std::vector<Bad> damaged;
   for (const auto& [bad, code] : bad_)
@@ -161,6 +165,12 @@ Result<StoredReads::Location> StoredReads::location_of(format::ShardId id) const
   const auto found = locations_.find(id);
   if (found == locations_.end()) return fail(Errc::not_found, "the step is not on storage");
   return found->second;
+}
+
+std::string StoredReads::other_place_of(format::ShardId id) const {
+  const auto location = location_of(id);
+  if (!location || location->place == 0) return {};
+  return places_[location->place].directory();
 }
 
 // True: another place has the shard, and is where it is read from now.

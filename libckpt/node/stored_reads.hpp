@@ -34,6 +34,7 @@ class StoredReads {
   const std::optional<format::StepId>& looked_up() const { return looked_up_; }
   std::string directory_of(format::StepId at) const;  // The nearest one; empty: unknown.
   void forget();  // Unreadable files may be read again; damage stays.
+  void forget_damage(const std::function<bool(format::ShardId id)>& may_be_mended);
   void written_anew(format::ShardId id) { bad_.erase({id, 0}); }  // In the first place.
   struct Bad {
     format::ShardId id;
@@ -67,6 +68,8 @@ class StoredReads {
   // Chunk is good nowhere).
   Task<void> read_good(std::shared_ptr<const format::ShardRecord> record, Missing missing);
   bool has_two_places() const { return places_.size() > 1; }
+  // Where it was read last, if that was not the first place; empty: it was, or nowhere.
+  std::string other_place_of(format::ShardId id) const;
 
  private:
   Task<void> read_good_at(std::size_t place, std::shared_ptr<const format::ShardRecord> record,

@@ -5,6 +5,7 @@ Method: root without the right to read everything, by `setpriv`, and a file of m
 """
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -75,14 +76,46 @@ def test_a_step_that_may_not_be_read_is_kept_and_refuses_what_is_older(
     assert "DAMAGED" not in ckpt("verify", directory)
 
 
-def test_a_damaged_step_is_passed_over_with_a_warning_that_says_what_may_mend_it(directory):
-    file = directory / "step-000000020" / "rank-00000.safetensors"
+def flip(step):
+    file = step / "rank-00000.safetensors"
     bytes_of = bytearray(file.read_bytes())
     bytes_of[-1] ^= 1
     file.chmod(0o600)
     file.write_bytes(bytes_of)
+
+
+def test_what_was_repaired_is_restored_by_the_same_daemon(directory, tmp_path, ckpt, job):
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    for step in directory.glob("step-*"):
+        flip(step)
+    told = run(sys.executable, "-c", TRAINER, directory, code=3)
+    assert "2 checkpoints on storage are damaged" in told
+    assert "nothing could be restored: what is stored is damaged" in ckpt("status", status=1)
+    ckpt("verify", "--repair", directory, "--from", copy)
+    assert job(dir=str(directory)).restore().step == 20
+
+
+def test_a_step_that_a_restore_has_abandoned_is_restored_by_its_path(directory, tmp_path, ckpt, job):
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    newest = directory / "step-000000020"
+    flip(newest)
+    session = job(dir=str(directory))
+    assert session.restore().step == 10
+    session.abandon()
+    ckpt("verify", "--repair", newest, "--from", copy / newest.name)
+    session = job(dir=str(directory))
+    assert session.restore().step == 10
+    assert session.restore(path=str(newest)).step == 20
+
+
+def test_a_damaged_step_is_passed_over_with_a_warning_that_says_what_may_mend_it(directory):
+    flip(directory / "step-000000020")
     told = run(sys.executable, "-c", TRAINER, directory, code=0)
     assert "restored 10" in told
     warning = next(line for line in told.splitlines() if " warning " in line)
     assert "step 20" in warning
+    assert "going on from step 10 abandons step 20, also if it is mended later" in warning
+    assert "restore it by its path" in warning
     assert "`ckpt verify --repair STEP --from COPY` mends it" in warning

@@ -41,7 +41,8 @@ struct Stats {
   std::chrono::nanoseconds held{0};  // Total time of the training thread inside save and guard.
   std::chrono::nanoseconds held_max{0};
   std::uint64_t daemon_restarts = 0;
-  // The newest step at each level. After a restore they start from the restored step.
+  // The newest step at each level. After a restore they start from the restored step; durable from
+  // the newest that storage has up to there.
   std::optional<Step> captured, replicated, committed, durable;
   std::string last_error;  // The newest failure, as logged; empty: none.
   std::string degraded;    // The present problems: lost nodes, why steps are not stored.

@@ -142,7 +142,8 @@ TEST_CASE("vote: a file that any node found damaged is not voted for", "[unit][a
   CHECK(older.reason ==
         "the newest that all ranks can have; step 4 rejected: no copy of it in memory, and the "
         "stored shard of rank 1 is damaged; 1 checkpoint on storage is damaged (see ckpt verify), "
-        "passed by; " +
+        "passed by; going on from step 3 abandons step 4, also if it is mended later: to take it, "
+        "stop now, mend it and restore it by its path; " +
             std::string(format::repair_advice));
 
   // The other rank's file is good, and this rank's bytes are in memory.

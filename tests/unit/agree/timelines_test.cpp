@@ -35,6 +35,19 @@ TEST_CASE("timelines: histories are put together, each timeline once", "[unit][a
   CHECK_FALSE(agree::base_of(both, 4));
 }
 
+TEST_CASE("timelines: a step leads to its own timeline, and to those that go on after it",
+          "[unit][agree]") {
+  const agree::History history{{1, {}}, {2, at(1, 7)}, {3, {}}, {4, at(2, 9)}};
+  CHECK(agree::leads_to(history, at(4, 20), 4));
+  CHECK(agree::leads_to(history, at(2, 9), 4));
+  CHECK(agree::leads_to(history, at(1, 7), 4));
+  CHECK_FALSE(agree::leads_to(history, at(2, 10), 4));
+  CHECK_FALSE(agree::leads_to(history, at(1, 8), 4));
+  CHECK_FALSE(agree::leads_to(history, at(3, 1), 4));  // It was begun anew.
+  CHECK_FALSE(agree::leads_to(history, at(1, 7), 3));
+  CHECK_FALSE(agree::leads_to({{2, at(3, 1)}, {3, at(2, 1)}}, at(1, 1), 3));  // No ring.
+}
+
 TEST_CASE("timelines: the higher of two counts of a step counts, and our own goes first",
           "[unit][agree]") {
   const std::vector<format::RestoreCount> ours{{at(1, 5), 2}, {at(1, 6), 1}};

@@ -95,6 +95,24 @@ TEST_CASE("restored levels: a step on storage is durable at once", "[unit][node]
   CHECK(rank.durable == Step{2});
 }
 
+TEST_CASE("restored levels: from memory, what storage had before is known", "[unit][node]") {
+  Directory directory;
+  test::OneRank rank(directory.disk);
+  rank.request.save_storage_interval.steps = 2;
+  REQUIRE(rank.begin_fresh());
+  for (const std::uint64_t step : {2, 3}) {
+    REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+    rank.capture(Step{step});
+    REQUIRE(rank.pass_until([&] { return rank.committed == Step{step}; }));
+    REQUIRE(rank.pass_until([&] { return rank.durable == Step{2}; }));
+  }
+  restart_trainer(rank);
+  REQUIRE(rank.restore().value() == Step{3});
+  CHECK(rank.committed == Step{3});
+  CHECK(rank.durable == Step{2});
+  CHECK_FALSE(directory.has(3));
+}
+
 TEST_CASE("restored levels: an older step has them, the abandoned ones have none", "[unit][node]") {
   Directory directory;
   test::OneRank rank(directory.disk);

@@ -48,6 +48,11 @@ struct Trainer : test::OneRank {
     request.dir = std::string(first) + ", " + second + every;
     request.save_storage_interval.steps = 1;
   }
+  void offered(control::Offer offer) override {
+    source_name = offer.source_name;
+    OneRank::offered(std::move(offer));
+  }
+  std::string source_name;
   void store(std::uint64_t step) {
     capture(Step{step});
     REQUIRE(pass_until([&] { return durable == Step{step}; }));
@@ -318,6 +323,7 @@ TEST_CASE("second place: a step damaged in the first is read from the second", "
   const auto restored = trainer.restore();
   REQUIRE((restored ? "" : restored.error().message()) == "");
   CHECK(*restored == Step{3});
+  CHECK(trainer.source_name == "storage, from the second place /far/job");
 }
 
 TEST_CASE("second place: one that both have damaged is passed over", "[unit][node]") {
@@ -329,6 +335,29 @@ TEST_CASE("second place: one that both have damaged is passed over", "[unit][nod
   const auto restored = trainer.restore();
   REQUIRE((restored ? "" : restored.error().message()) == "");
   CHECK(*restored == Step{2});
+}
+
+TEST_CASE("second place: one that both had damaged is restored once either is repaired",
+          "[unit][node]") {
+  Places places;
+  save_three(places);
+  const auto flip = [&](const std::string& place) {
+    for (const std::string& step : places.steps_in(place))
+      places.disk.flip(place + "/step-00000000" + step + "/rank-00000.safetensors", 900, 3);
+  };
+  flip(first);
+  flip(second);
+  Trainer trainer(places);
+  const auto refused = trainer.restore();
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code() == Errc::corruption);
+  const std::string repaired = GENERATE(first, second);
+  flip(repaired);
+  trainer.engine->detach(trainer.session);
+  const auto restored = trainer.restore();
+  REQUIRE((restored ? "" : restored.error().message()) == "");
+  CHECK(*restored == Step{3});
+  CHECK_FALSE(trainer.is_wrong);
 }
 
 TEST_CASE("second place: while it fails, training goes on, and it catches up with the newest",

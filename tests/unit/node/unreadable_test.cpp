@@ -38,6 +38,9 @@ struct Trainer : test::OneRank {
     REQUIRE(engine->call(session, control::AskRestore{1, step}));
     REQUIRE(pass_until([this] { return answer.has_value(); }));
   }
+  nlohmann::json if_node_died() const {
+    return nlohmann::json::parse(engine->status_json())["jobs"][0]["if_node_died"][0];
+  }
   std::string degraded() const {
     const auto status = nlohmann::json::parse(engine->status_json())["jobs"][0]["degraded"];
     return status.is_null() ? "" : status.get<std::string>();
@@ -113,6 +116,40 @@ TEST_CASE("unreadable: what may be read again is restored", "[unit][node]") {
   CHECK_FALSE(trainer.is_wrong);
 }
 
+TEST_CASE("damaged: what was repaired is restored by the next trainer", "[unit][node]") {
+  Refusal damage;
+  const std::string older = "/scratch/job/step-000000001";
+  const auto flip_both = [&] {
+    for (const std::string& step : {older, newest}) {
+      const std::string file = step + "/rank-00000.safetensors";
+      damage.disk.flip(file, damage.disk.content(file).size() - 1, 2);
+    }
+  };
+  flip_both();
+  Trainer trainer(damage);
+  const auto ask_anew = [&] {
+    trainer.engine->detach(trainer.session);
+    return trainer.restore();
+  };
+  auto restored = trainer.restore();
+  REQUIRE_FALSE(restored);
+  CHECK(restored.error().code() == Errc::corruption);
+  trainer.engine->detach(trainer.session);
+  const auto loss = trainer.if_node_died();
+  CHECK(loss["resumes_from"].is_null());
+  CHECK(loss["is_damaged"] == true);
+  restored = trainer.restore();  // Still damaged: found again.
+  REQUIRE_FALSE(restored);
+  CHECK(restored.error().code() == Errc::corruption);
+  CHECK(restored.error().message().find("2 checkpoints on storage are damaged") !=
+        std::string::npos);
+  flip_both();  // The same bits again: they are good.
+  restored = ask_anew();
+  REQUIRE((restored ? "" : restored.error().message()) == "");
+  CHECK(*restored == Step{2});
+  CHECK_FALSE(trainer.is_wrong);
+}
+
 TEST_CASE("unreadable: nobody begins anew beside it", "[unit][node]") {
   Refusal refusal;
   refusal.disk.erase("/scratch/job/step-000000001");
@@ -137,6 +174,11 @@ TEST_CASE("damaged: the older step that is restored for it is not stored again, 
   trainer.request.max_ckpt_num = 2;
   REQUIRE(trainer.restore().value() == Step{1});
   CHECK(trainer.answer->reason.find(format::repair_advice) != std::string::npos);
+  if (GENERATE(false, true)) {  // The next trainer of this daemon does not look at it again.
+    trainer.engine->detach(trainer.session);
+    trainer.granted.clear();
+    REQUIRE(trainer.restore().value() == Step{1});
+  }
   const auto store = [&](std::uint64_t step) {
     REQUIRE(trainer.pass_until([&] { return !trainer.granted.empty(); }));
     trainer.capture(Step{step});
