@@ -114,6 +114,7 @@ void Coordinator::give_up_flush(const std::string& why, Time now) {
   log_warning("job={} step={} flush given up, tried again in {} ms: {}", decree_.job,
               number(decree_.flush->at.step), flush_backoff_ / std::chrono::milliseconds(1), why);
   flush_trouble_ = fmt::format("step {} is not stored: {}", number(decree_.flush->at.step), why);
+  not_stored_ = decree_.flush->at;
   remember_hung_writers(now);
   forget_flush();
   flush_not_before_ = now + flush_backoff_;

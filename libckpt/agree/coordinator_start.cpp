@@ -131,10 +131,12 @@ void Coordinator::begin(const format::Start& start, const ClusterView& view, Tim
   }
   is_asked_again_ = has_trained_ = false;
   // A flush of an abandoned timeline must not be published over this one. Why it failed, and for
-  // how long it was to wait, says nothing of this timeline's steps.
+  // how long it was to wait, says nothing of this timeline's steps. Of the base it is still true.
   forget_flush();
   forget_flush_pause();
-  flush_trouble_.clear();
+  const bool is_base_stored = decree_.durable >= not_stored_;
+  if (!start.base || is_fenced(decree_.history, not_stored_) || is_base_stored)
+    flush_trouble_.clear();
 }
 
 // The newest stored step that the history abandons now, and did not before. Suspect steps are left

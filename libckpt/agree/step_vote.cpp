@@ -192,7 +192,7 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
                     vote.candidates.front().at.timeline, number(vote.candidates.front().at.step),
                     vote.candidates.front().verdict);
   } else {
-    vote.reason = "there is no checkpoint yet";
+    vote.reason = format::nothing_seen;
   }
 }
 

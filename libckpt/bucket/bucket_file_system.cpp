@@ -209,4 +209,9 @@ Task<void> BucketFileSystem::abort_upload(std::string path, std::string id) {
   co_return done;
 }
 
+std::string BucketFileSystem::silence(std::string_view path) const {
+  const auto place = parse_bucket_path(path);
+  return place ? client_->silence(*place) : std::string();
+}
+
 }  // namespace ckpt::bucket

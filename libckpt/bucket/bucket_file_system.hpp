@@ -40,7 +40,7 @@ class BucketFileSystem final : public os::FileSystem, public os::Objects {
   Task<std::vector<os::ObjectEntry>> list_below(std::string path) override;
   Task<std::vector<os::Upload>> list_uploads_below(std::string path) override;
   Task<void> abort_upload(std::string path, std::string id) override;
-  std::string silence(std::string_view) const override { return client_->silence(); }
+  std::string silence(std::string_view path) const override;
 
  private:
   std::unique_ptr<Client> client_;

@@ -68,6 +68,7 @@ Request Client::request_for(const BucketPath& place, std::string method) const {
   request.method = std::move(method);
   request.origin = settings_.origin_of(place.bucket);
   request.key = place.key;
+  request.place = to_text(place);
   return request;
 }
 
@@ -203,7 +204,7 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
   int stalls = 0;
   const Time named_from = clock_.after(silence_named_after);
   // It ends with whoever waits for it: a try that is under way on its thread then notes no more.
-  const auto ours = std::make_shared<SilentRequests::Request>(silent_, clock_.now());
+  const auto ours = std::make_shared<SilentRequests::Request>(silent_, request.place, clock_.now());
   request.on_silence = [this, doing,
                         seen = std::weak_ptr(ours)](std::chrono::milliseconds silence) {
     const auto waited_for = seen.lock();
@@ -230,6 +231,7 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
       if (reaction == Reaction::renew_keys) credentials_.forget(sent->used);
       if (reaction == Reaction::set_clock) set_clock();
       if (is_good || reaction == Reaction::give_up || tries == tries_max) {
+        if (is_good || reaction == Reaction::give_up) ours->answered();
         sent->is_unsure = is_unsure;
         if (!is_good && sent->response.is_good()) sent->response.status = 500;
         co_return std::move(*sent);
@@ -352,6 +354,7 @@ Task<ListedPage> Client::list(ListOrder order) {
   root.key.clear();
   const std::string doing = "list " + to_text(order.below);
   Request request = request_for(root, "GET");
+  request.place = to_text(order.below);
   request.query = {{"list-type", "2"},
                    {"prefix", prefix_of(order.below)},
                    {"max-keys", std::to_string(order.keys_max)}};
@@ -431,6 +434,7 @@ Task<UploadsPage> Client::list_uploads(BucketPath prefix, UploadsPage before) {
   root.key.clear();
   const std::string doing = "list the uploads below " + to_text(prefix);
   Request request = request_for(root, "GET");
+  request.place = to_text(prefix);
   request.query = {{"uploads", ""}, {"prefix", prefix_of(prefix)}};
   if (!before.next_key.empty()) {
     request.query.emplace_back("key-marker", before.next_key);

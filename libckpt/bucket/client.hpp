@@ -77,8 +77,10 @@ class Client {
   std::optional<Duration> age_of(std::optional<WallTime> time) const;
 
   const Settings& settings() const { return settings_; }
-  // Why requests are tried again just now; for people. Empty: none is for long.
-  std::string silence() const { return silent_->describe(clock_.now()); }
+  // Why requests at `place` and below are tried again, or failed; for people. Empty: none for long.
+  std::string silence(const BucketPath& place) const {
+    return silent_->describe(to_text(place), clock_.now());
+  }
 
  private:
   struct Sent {

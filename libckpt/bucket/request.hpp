@@ -41,7 +41,8 @@ Result<Origin> parse_origin(std::string_view url);
 struct Request {
   std::string method = "GET";
   Origin origin;
-  std::string key;                                         // Not encoded; no slash in front.
+  std::string key;    // Not encoded; no slash in front.
+  std::string place;  // "s3://bucket/key", of a listing what it lists; for people.
   std::vector<std::pair<std::string, std::string>> query;  // Not encoded.
   std::vector<Header> headers;                             // Without those that signing adds.
   std::vector<std::span<const std::byte>> body;            // Borrowed.

@@ -49,7 +49,9 @@ RestoreStanding::Failed RestoreStanding::failed(Error error, bool is_step_named)
   const bool is_nothing_there = error.code() == Errc::not_found && !is_partly_restored_;
   if (is_nothing_there && !is_step_named) refusal_.reset();
   const bool begins_again = is_nothing_there && is_step_named && has_trained_;
-  return {failed_alone(std::move(error), is_step_named), begins_again};
+  const bool begins_anew = is_nothing_there && !is_step_named && !has_trained_ &&
+                           !std::exchange(has_found_nothing_, true);
+  return {failed_alone(std::move(error), is_step_named), begins_again, begins_anew};
 }
 
 Error RestoreStanding::failed_alone(Error error, bool is_step_named) {

@@ -37,6 +37,7 @@ class RestoreStanding {
   struct Failed {
     Error error;                // For the caller of the restore.
     bool begins_again = false;  // No rank has the step: the session goes on as before.
+    bool begins_anew = false;   // Nothing is there: for the first time, training begins.
   };
   Failed failed(Error error, bool is_step_named);
   // The same for a restore that failed before the other ranks answered, or without them.
@@ -57,6 +58,7 @@ class RestoreStanding {
   bool has_asked_ = false;
   bool has_begun_ = false;    // A timeline is open: restored, or started fresh.
   bool has_trained_ = false;  // It began once: it goes on after a restore that finds nothing.
+  bool has_found_nothing_ = false;
   bool is_partly_restored_ = false;
   std::optional<Step> restored_;  // The open timeline began with it.
   std::optional<Error> refusal_;  // Set: saves fail with it, since stored steps may be good.

@@ -130,6 +130,10 @@ void SaveAccount::warn_if_behind(std::optional<Step> newest_due, const LinkCount
   if (!is_behind || skipped_for_want(now) == 0) return;
   if (!now.captured) return log_warning("close: no step is saved");
   const auto missing = due_after(*now.captured);
+  if (missing == 1)
+    return log_warning(
+        "close: the newest step known to be saved is {}; step {}, which was due after it, is not",
+        number(*now.captured), number(*newest_due));
   log_warning(
       "close: the newest step known to be saved is {}; {} steps that were due after it, the "
       "last of them {}, are not",

@@ -42,6 +42,19 @@ void log_restored(const Restored& restored) {
   }
 }
 
+// One line. Whoever forgot a mount, or lost a step, must not find out by the loss curve.
+void log_begins_anew(const Options& options, const Error& error) {
+  if (error.text().find(format::nothing_seen) != std::string::npos) {
+    log_info("job {} begins anew: there is no checkpoint in memory{}", options.job,
+             options.dir.empty() ? "" : " or in " + options.dir);
+  } else {
+    log_warning("job {} begins anew; {}{}", options.job, error.text(),
+                options.dir.empty()
+                    ? ""
+                    : "; if " + options.dir + " has it whole, a restore from its path takes it");
+  }
+}
+
 }  // namespace
 
 Status CheckpointSession::prepare() {
@@ -126,6 +139,7 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
   // Our error names the tensor and the shapes. The error for all ranks says only that one refused.
   if (refusal && refusal->code() == Errc::invalid_argument) error = *refusal;
   auto failed = standing_.failed(std::move(error), step.has_value());
+  if (failed.begins_anew && options_.rank == 0) log_begins_anew(options_, failed.error);
   if (failed.begins_again) (void)begin_timeline(open_deadline());  // Else the next save does it.
   return fail(std::move(failed.error));
 }

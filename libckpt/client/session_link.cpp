@@ -7,6 +7,7 @@
 
 #include "base/kill_point.hpp"
 #include "client/attach_message.hpp"
+#include "format/start.hpp"
 
 namespace ckpt::client {
 
@@ -187,7 +188,11 @@ Result<Restored> SessionLink::restore(const CopyOut& copy_out, Deadline deadline
   if (is_ready()) {
     (void)state_->wait_fresh(std::min(deadline, steady_clock::now() + grant_wait_max));
   }
-  if (!begun.restored) return fail(Errc::not_found, "restore: there is no step to restore yet");
+  if (!begun.restored) {
+    const bool has_reason = !begun.reason.empty();
+    return fail(Errc::not_found,
+                "restore: " + (has_reason ? begun.reason : std::string(format::nothing_seen)));
+  }
   restored.step = begun.restored->step;
   restored.timeline = begun.timeline;
   restored.took = steady_clock::now() - asked_at_;

@@ -46,6 +46,9 @@ inline constexpr std::string_view repair_advice =
     "`ckpt verify --repair STEP --from COPY` mends it where a copy is whole (but for a damaged "
     "manifest: put the whole copy in its place)";
 
+// The reason of a start without a base, where no node has seen any step.
+inline constexpr std::string_view nothing_seen = "there is no checkpoint yet";
+
 struct Start {
   std::uint64_t start_id = 0;  // Random.
   std::uint64_t attempt = 0;

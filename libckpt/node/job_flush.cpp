@@ -85,7 +85,10 @@ bool JobStorage::is_ours(std::uint64_t flush_id, Part part) const {
 }
 
 void JobStorage::fail_part(Part part, const Error& error) {
-  flush_report_.failed.push_back({part.rank, part.turn, error.message()});
+  std::string why = error.message();
+  const std::string room = storage::describe_room(retention_);
+  if (error.cause() == std::errc::no_space_on_device && !room.empty()) why += "; " + room;
+  flush_report_.failed.push_back({part.rank, part.turn, std::move(why)});
   count_failure(error);
   life_.touch();
 }

@@ -64,7 +64,8 @@ class Objects {
   // Uploads that were begun, and neither completed nor aborted: they are no objects, and take room.
   virtual Task<std::vector<Upload>> list_uploads_below(std::string path) = 0;
   virtual Task<void> abort_upload(std::string path, std::string id) = 0;  // Gone: success.
-  // Why requests to the server of this path are tried again just now; for people. Empty: none is.
+  // Why requests for this path and below are tried again just now, or failed since the server's
+  // last answer; for people. Empty: none for long.
   virtual std::string silence(std::string_view path) const = 0;
 };
 

@@ -29,6 +29,14 @@ std::string describe(const RetentionRule& rule) {
   return text + " are kept";
 }
 
+std::string describe_room(const RetentionRule& rule) {
+  const std::uint64_t count = rule.max_ckpt_num;
+  if (count == 0) return {};
+  return fmt::format(
+      "max_ckpt_num={} keeps {} until a newer one is durable: this needs room for {}", count, count,
+      count + 1);
+}
+
 bool is_kept_for_good(std::span<const KeepInterval> intervals, Step step) {
   const auto first = std::ranges::find_if(intervals, [&](const KeepInterval& interval) {
     return !interval.until || *interval.until >= number(step);

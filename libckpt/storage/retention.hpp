@@ -38,6 +38,8 @@ struct RetentionRule {
 
 // "only the newest 3 and every 1000th step are kept".
 std::string describe(const RetentionRule& rule);
+// For whoever hears that the disk is full; empty: the rule says nothing of it.
+std::string describe_room(const RetentionRule& rule);
 
 // The first interval counts whose `until` is not passed, as in Levanter.
 bool is_kept_for_good(std::span<const KeepInterval> intervals, Step step);

@@ -8,6 +8,7 @@ the test's own, or none, as standard error.
 import io
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,3 +238,23 @@ def test_each_save_is_one_line_with_what_it_cost(job, capfd):
     lines = [line for line in told.splitlines() if " step 700" in line and " captured in " in line]
     assert [int(line.split(" step ")[1].split()[0]) for line in lines] == list(steps), told
     assert all(" ms, held " in line and " KiB, " in line for line in lines)
+
+
+def test_a_job_that_begins_anew_says_so_and_why(job, tmp_path, capfd):
+    items = {"weight": torch.ones(10)}
+    options = {"dir": str(tmp_path / "run"), "save_storage_interval": 1}
+    first = job("anew", **options)
+    assert first.restore_or(items, default=0) == 0
+    for step in (1, 2):
+        assert first.save(step, items, wait=30)
+        first.wait(step, "durable")
+    first.restore(items, step=1)
+    first.close()
+    shutil.rmtree(tmp_path / "run" / "step-000000001")
+    assert job("anew", **options).restore_or(items, default=0) == 0
+    lines = capfd.readouterr().err.splitlines()
+    told = [line for line in lines if " libckpt job anew begins anew" in line]
+    assert len(told) == 2, lines
+    assert " info " in told[0] and f"no checkpoint in memory or in {tmp_path}/run" in told[0]
+    assert " warning libckpt " in told[1]
+    assert "newest seen: timeline 1 step 2, rejected: abandoned by a restore" in told[1]

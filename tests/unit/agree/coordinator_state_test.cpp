@@ -175,7 +175,17 @@ TEST_CASE("coordinator: what kept the steps of one timeline from storage is not 
   coordinator.decide(storing.scene.view, Storing::now(std::chrono::seconds(7)));
   REQUIRE(coordinator.decree().degraded.find("the disk is full") != std::string::npos);
   const Time later = Storing::now(std::chrono::seconds(8));
+  std::string still;
+  std::optional<Step> wanted;
+  SECTION("which goes on from an older step") {
+    storing.scene.hold_everywhere(1, 3);
+    wanted = Step{3};
+  }
+  SECTION("but of the step that it goes on from") {
+    still = "step 5 is not stored: ";
+  }
   storing.scene.all_ask();
+  for (format::NodeReport& node : storing.scene.view.reports) node.ranks[0].wanted = wanted;
   coordinator.decide(storing.scene.view, later);
   for (format::NodeReport& node : storing.scene.view.reports) {
     node.ranks[0].phase = format::StartPhase::ready;
@@ -185,7 +195,8 @@ TEST_CASE("coordinator: what kept the steps of one timeline from storage is not 
   coordinator.decide(storing.scene.view, later);
   REQUIRE(coordinator.decree().start->outcome.is_go());
   CHECK(coordinator.decree().flush);
-  CHECK(coordinator.decree().degraded.empty());
+  CHECK(coordinator.decree().degraded.starts_with(still));
+  CHECK(coordinator.decree().degraded.empty() == still.empty());
 }
 
 TEST_CASE("coordinator: after a flush that succeeds, the next failure is the first again",

@@ -221,7 +221,8 @@ TEST_CASE_METHOD(BucketFixture, "client: a server that does not answer is named 
   Log::set_sink(nullptr);
 }
 
-TEST_CASE_METHOD(BucketFixture, "client: who asks hears what is tried again, and nothing after it",
+TEST_CASE_METHOD(BucketFixture,
+                 "client: who asks hears what is tried again, until there is an answer",
                  "[unit][bucket]") {
   // A program asks while requests are under way: here, before each of their tries.
   std::vector<std::pair<Time, std::string>> heard;
@@ -234,8 +235,14 @@ TEST_CASE_METHOD(BucketFixture, "client: who asks hears what is tried again, and
     return MemoryServer::broken();
   };
   server.objects["a"] = "content";
-  SECTION("until it fails") {
+  SECTION("when it fails, too") {
     CHECK_FALSE(run(files.read_small("s3://bucket/a", 10)));
+    CHECK_FALSE(files.silence("s3://bucket/a").empty());
+    CHECK(files.silence("s3://bucket/b").empty());
+    const std::size_t before = heard.size();
+    failures = 1;  // The next one: the server has been silent all the time.
+    CHECK(run(files.list("s3://bucket/b")));
+    CHECK_FALSE(heard.at(before + 1).second.empty());
   }
   SECTION("until it is answered") {
     failures = 7;
@@ -258,30 +265,80 @@ TEST_CASE_METHOD(BucketFixture, "client: who asks hears what is tried again, and
 
 TEST_CASE("silent requests: the oldest one that has trouble is named", "[unit][bucket]") {
   const auto shared = std::make_shared<bucket::SilentRequests>();
-  const bucket::SilentRequests& all = *shared;
-  const Time begin{};
-  CHECK(all.describe(begin + std::chrono::hours(1)).empty());
-  bucket::SilentRequests::Request fine(shared, begin);
+  bucket::SilentRequests& all = *shared;
+  const auto told = [&](std::string_view place, int second) {
+    return all.describe(place, Time{} + std::chrono::seconds(second));
+  };
+  CHECK(told("s3://b/k", 3600).empty());
+  bucket::SilentRequests::Request fine(shared, "s3://b/k/0", Time{});
+  bucket::SilentRequests::Request first(shared, "s3://b/k/1", Time{});
+  bucket::SilentRequests::Request second(shared, "s3://b/k/2", Time{} + std::chrono::seconds(2));
+  second.note("second");
+  CHECK(told("s3://b/k", 6).empty());
+  CHECK(told("s3://b/k", 7) == "second, for 5 s");
+  first.note("first");
+  CHECK(told("s3://b/k", 14) == "first, for 10 s");
+  CHECK(told("s3://b/k/2", 14) == "second, for 10 s");
+  CHECK(told("s3://b", 14) == "first, for 10 s");
+  bucket::SilentRequests::Request third(shared, "s3://b/run-20/1", Time{});
+  third.note("third");
+  for (const char* other : {"s3://b/k2", "s3://b/run-2"}) CHECK(told(other, 14).empty());
+}
+
+TEST_CASE("silent requests: one that failed is told until the server answers any",
+          "[unit][bucket]") {
+  const auto shared = std::make_shared<bucket::SilentRequests>();
+  const auto at = [](int second) { return Time{} + std::chrono::seconds(second); };
+  const auto told = [&](int second) { return shared->describe("s3://b/k", at(second)); };
   {
-    bucket::SilentRequests::Request first(shared, begin);
-    bucket::SilentRequests::Request second(shared, begin + std::chrono::seconds(2));
-    second.note("second");
-    CHECK(all.describe(begin + std::chrono::seconds(6)).empty());
-    CHECK(all.describe(begin + std::chrono::seconds(7)) == "second, for 5 s");
-    first.note("first");
-    CHECK(all.describe(begin + std::chrono::seconds(14)) == "first, for 10 s");
+    bucket::SilentRequests::Request other(shared, "s3://b/other", at(0));
+    other.note("other");
+    bucket::SilentRequests::Request failed(shared, "s3://b/k/1", at(0));
+    failed.note("failed");
   }
-  CHECK(all.describe(begin + std::chrono::hours(1)).empty());
+  REQUIRE(told(9) == "failed, for 5 s");
+  auto again = std::make_unique<bucket::SilentRequests::Request>(shared, "s3://b/k/2", at(10));
+  REQUIRE(told(11) == "failed, for 10 s");
+  again->note("again");
+  REQUIRE(told(12) == "again, for 10 s");
+  SECTION("answered") {
+    again->answered();
+    CHECK(told(13).empty());
+    again.reset();
+    CHECK(told(20).empty());
+    bucket::SilentRequests::Request later(shared, "s3://b/k/3", at(30));
+    later.note("later");
+    CHECK(told(34).empty());  // It counts from its own beginning.
+    CHECK(told(35) == "later, for 5 s");
+  }
+  SECTION("nobody asks it any more") {
+    again.reset();
+    CHECK(told(13) == "again, for 10 s");
+    CHECK(told(102) == "again, for 100 s");
+    CHECK(told(103).empty());
+  }
+}
+
+TEST_CASE("silent requests: only the last failures are remembered", "[unit][bucket]") {
+  const auto shared = std::make_shared<bucket::SilentRequests>();
+  const Time later = Time{} + std::chrono::seconds(10);
+  for (int i = 0; i < 33; ++i) {
+    const std::string place = "s3://b/k/" + std::to_string(i);
+    bucket::SilentRequests::Request(shared, place, Time{}).note("it failed");
+  }
+  CHECK(shared->describe("s3://b/k/0", later).empty());
+  CHECK(shared->describe("s3://b/k/1", later) == "it failed, for 10 s");
 }
 
 TEST_CASE("silent requests: one that outlives their owner still notes and ends", "[unit][bucket]") {
   auto owner = std::make_shared<bucket::SilentRequests>();
   const std::weak_ptr<bucket::SilentRequests> seen = owner;
-  auto suspended = std::make_unique<bucket::SilentRequests::Request>(owner, Time{});
+  auto suspended = std::make_unique<bucket::SilentRequests::Request>(owner, "s3://b/k", Time{});
   owner.reset();
   suspended->note("nobody answers");
   REQUIRE(seen.lock());
-  CHECK(seen.lock()->describe(Time{} + std::chrono::seconds(6)) == "nobody answers, for 5 s");
+  CHECK(seen.lock()->describe("s3://b/k", Time{} + std::chrono::seconds(6)) ==
+        "nobody answers, for 5 s");
   suspended.reset();
   CHECK(seen.expired());
 }

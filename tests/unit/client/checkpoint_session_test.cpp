@@ -1229,6 +1229,68 @@ TEST_CASE("checkpoint session: closing tells that the newest step was lost", "[u
   REQUIRE_THAT(closed.error().text(), Contains("step 5"));
 }
 
+TEST_CASE("checkpoint session: rank 0 tells once that a job begins anew, and why",
+          "[unit][client]") {
+  Options options;
+  options.dir = "/checkpoints";
+  options.world_size = 2;
+  std::string line;
+  int restores = 1;
+  std::optional<Step> wanted;
+  bool is_fresh = false;
+  auto node = std::make_shared<FakeNode>();
+  SECTION("nothing was ever there") {
+    node->nothing_reason = "there is no checkpoint yet";
+    line = "job unit begins anew: there is no checkpoint in memory or in /checkpoints";
+    SECTION("asked once") {}
+    SECTION("asked twice") {
+      restores = 2;
+    }
+    SECTION("another rank") {
+      options.rank = 1;
+      line.clear();
+    }
+  }
+  SECTION("without a directory") {
+    options.dir.clear();
+    line = "job unit begins anew: there is no checkpoint in memory";
+  }
+  SECTION("a step was seen") {
+    node->nothing_reason = "no step can be restored; newest seen: timeline 1 step 40, rejected: x";
+    line = "job unit begins anew; restore: " + node->nothing_reason +
+           "; if /checkpoints has it whole, a restore from its path takes it";
+  }
+  SECTION("a named step is no beginning") {
+    wanted = Step{7};
+  }
+  SECTION("it was begun by a choice") {
+    is_fresh = true;
+  }
+  Trainer trainer(node, options);
+  trainer.add("weight", 100);
+  logged.clear();
+  Log::set_level(LogLevel::info);
+  Log::set_sink([](LogLevel level, std::string_view text) {
+    logged.push_back((level == LogLevel::warning ? "warning " : "info ") + std::string(text));
+  });
+  const bool has_begun = !is_fresh || trainer.session.start_fresh().has_value();
+  std::vector<Errc> codes;
+  for (int i = 0; i < restores; ++i) {
+    RestoreRequest request;
+    request.step = wanted;
+    const auto restored = trainer.session.restore(std::move(request));
+    codes.push_back(restored ? Errc{} : restored.error().code());
+  }
+  Log::set_sink(nullptr);
+  REQUIRE(has_begun);
+  REQUIRE(codes == std::vector<Errc>(static_cast<std::size_t>(restores), Errc::not_found));
+  REQUIRE(logged.size() == (line.empty() ? 0 : 1));
+  if (line.empty()) return;
+  const bool is_warning = node->nothing_reason.starts_with("no step");
+  CHECK_THAT(logged[0], Catch::StartsWith(is_warning ? "warning" : "info"));
+  CHECK_THAT(logged[0], Catch::EndsWith(line));
+}
+
 TEST_CASE("checkpoint session: closing tells that nothing was ever saved", "[unit][client]") {
   Options options;
   options.dir = "/checkpoints";
@@ -1256,20 +1318,25 @@ TEST_CASE("checkpoint session: closing names the newest step that is saved, and 
   trainer.add("weight", 100);
   trainer.node->holds_slots = true;
   for (const std::uint64_t step : {1u, 2u}) REQUIRE(trainer.saved(step) == SaveOutcome::started);
-  for (std::uint64_t step = 3; step <= 9; ++step)
-    REQUIRE(trainer.saved(step) == SaveOutcome::skipped_no_slot);
+  std::uint64_t last = 9;
+  std::string told = "7 steps that were due after it, the last of them 9, are not";
   SECTION("closed as asked for") {}
+  SECTION("one step alone") {
+    last = 3;
+    told = "step 3, which was due after it, is not";
+  }
   SECTION("or not, since the daemon hangs") {
     trainer.node->closing = fail(Errc::unavailable, "close: the deadline passed");
   }
+  for (std::uint64_t step = 3; step <= last; ++step)
+    REQUIRE(trainer.saved(step) == SaveOutcome::skipped_no_slot);
   logged.clear();
   Log::set_level(LogLevel::warning);
   Log::set_sink([](LogLevel, std::string_view line) { logged.emplace_back(line); });
   (void)trainer.session.close(soon());
   Log::set_sink(nullptr);
   REQUIRE(logged.size() == 1);
-  REQUIRE_THAT(logged[0], Contains("the newest step known to be saved is 2; 7 steps that were due "
-                                   "after it, the last of them 9, are not"));
+  REQUIRE_THAT(logged[0], Contains("the newest step known to be saved is 2; " + told));
 }
 
 TEST_CASE("checkpoint session: closing tells what is left, once, and ends everything",

@@ -119,6 +119,7 @@ void FakeNode::begin(std::uint64_t ask, std::optional<format::StepId> restored) 
   begun.ask = ask;
   begun.timeline = timeline_;
   begun.restored = restored;
+  if (!restored) begun.reason = nothing_reason;
   state().begun(std::move(begun));
   grant_free();
 }

@@ -37,6 +37,7 @@ class FakeNode {
   std::optional<Error> slots_error;  // They cannot be made.
   bool dies_after_copying = false;   // In a restore, and takes its steps along.
   std::function<void()> on_filled;   // Before it is taken, on the thread that copied last.
+  std::string nothing_reason;        // Why there is nothing to restore.
   Status closing;
 
   // Events, to the newest session.

@@ -47,4 +47,26 @@ TEST_CASE("full disk: a lowered number of checkpoints makes room", "[unit][node]
   CHECK(steps_on(disk) == std::vector<std::uint64_t>{8, 9, 10});
 }
 
+TEST_CASE("full disk: who has room for as many as are kept hears that one more is needed",
+          "[unit][node]") {
+  test::MemoryDisk disk(1);
+  fill(disk);
+  test::OneRank rank(disk);
+  rank.request.save_storage_interval.steps = 1;
+  std::string told;
+  SECTION("a number is given") {
+    rank.request.max_ckpt_num = 9;
+    told = "max_ckpt_num=9 keeps 9 until a newer one is durable: this needs room for 10";
+  }
+  SECTION("all are kept") {}
+  REQUIRE(rank.restore());
+  REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+  rank.capture(Step{10});
+  REQUIRE(rank.pass_until([&] { return !rank.notice.degraded.empty(); }));
+  CHECK_THAT(rank.notice.degraded, Catch::Contains("No space left on device"));
+  CHECK(rank.notice.degraded.ends_with(told));
+  CHECK((rank.notice.degraded.find("max_ckpt_num") == std::string::npos) == told.empty());
+  CHECK(steps_on(disk).size() == 9);
+}
+
 }  // namespace ckpt::node
