@@ -77,7 +77,9 @@ TEST_CASE_METHOD(AbandonedScene, "cli abandoned: a copy of it alone is the newes
 
 TEST_CASE_METHOD(AbandonedScene, "cli abandoned: beside other steps a copy stays abandoned",
                  "[unit][cli]") {
-  must(copy_to(dir, saved));
+  store_history({{1, {}}});
+  must(copy_to(older, saved));
+  store_history({{1, {}}, {2, test::step_id(1)}});
   const Outcome copied = must(copy_to(newest, saved));
   CHECK(copied.json["abandoned"] == true);
   CHECK_THAT(copied.text, Contains("name the copy itself"));
