@@ -132,7 +132,10 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
       "place\n"
       "of the damaged one when all files of the checkpoint are whole; else the checkpoint is left\n"
       "as it is, and named. A compressed file comes whole from the other copy. Manifests are not\n"
-      "repaired: `ckpt cp` brings back a whole checkpoint.\n\n"
+      "repaired: move the step's directory away (mv), then `ckpt cp` brings back a whole one.\n"
+      "A good step that a restore to an older one has abandoned is said to be that: the job does\n"
+      "not take it any more, and the next deletion takes it first. `ckpt cp STEP ELSEWHERE`\n"
+      "keeps it, and the copy is loaded by its path.\n\n"
       "Examples:\n  ckpt verify /ckpt/gpt2/step-000000900\n  ckpt verify --newest /ckpt/gpt2\n"
       "  ckpt verify --repair /ckpt/gpt2 --from s3://archive/gpt2");
 
@@ -315,15 +318,32 @@ int print(const std::string& command, const Result<Outcome>& outcome, bool json)
   return outcome->is_trouble ? exit_trouble : exit_ok;
 }
 
-// Names the unknown command if that is the mistake; else returns the parser's message. Says where
-// help is.
+// The first option that the command does not have; empty: it has all of them. The parser looks for
+// missing arguments first.
+std::string unknown_option(const CLI::App& command, std::span<const char* const> given) {
+  for (const std::string_view argument : given) {
+    if (argument == "--") break;
+    const std::string name(argument.substr(0, argument.find('=')));
+    if (name.starts_with("--") && command.get_option_no_throw(name) == nullptr) return name;
+  }
+  return {};
+}
+
+// Names the unknown command or option if that is the mistake; else returns the parser's message.
+// Says where help is.
 std::string problem_of(const CLI::ParseError& error, const CLI::App& app,
                        std::span<const char* const> given) {
   const std::string first = given.size() > 1 ? given[1] : "";
   const bool is_known =
       !app.get_subcommands([&](const CLI::App* one) { return one->get_name() == first; }).empty();
   const char* const list = "; `ckpt --help` lists the commands";
-  if (is_known) return fmt::format("{}; `ckpt {} --help` has its arguments", error.what(), first);
+  if (is_known) {
+    std::string problem = error.what();
+    if (const auto name = unknown_option(*app.get_subcommand(first), given.subspan(2));
+        !name.empty())
+      problem = fmt::format("there is no option {}", name);
+    return fmt::format("{}; `ckpt {} --help` has its arguments", problem, first);
+  }
   if (first.empty() || first.starts_with('-')) return error.what() + std::string(list);
   return fmt::format("there is no command \"{}\"{}", first, list);
 }

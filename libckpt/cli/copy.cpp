@@ -17,6 +17,7 @@
 #include "cli/workplace.hpp"
 #include "os/path.hpp"
 #include "storage/copy.hpp"
+#include "storage/merge_timelines.hpp"
 #include "storage/places.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/run_directory.hpp"
@@ -44,6 +45,49 @@ Task<std::shared_ptr<const format::Timelines>> history_beside(storage::Site run,
   if (timelines.history.empty())
     co_return fail(Errc::corruption, "there is no history of timelines in " + run.directory());
   co_return std::make_shared<const format::Timelines>(std::move(timelines));
+}
+
+// Whether the target has no other checkpoint. The history of this one may be there: an earlier copy
+// of it was interrupted.
+Task<bool> is_alone_in(storage::Site target, const format::Manifest& manifest) {
+  const auto read = co_await storage::read_run_catalog(target);
+  if (!read && read.error().code() == Errc::not_found) co_return true;
+  if (!read) co_return fail(Error(read.error()));
+  const bool has_other =
+      std::ranges::any_of(read->catalog.checkpoints, [&](const storage::Checkpoint& each) {
+        return each.run != manifest.run || each.at != manifest.at;
+      });
+  co_return !has_other && read->catalog.rejected.empty();
+}
+
+// A step that a restore has abandoned, and that was chosen by its name: where it lies alone it is
+// the newest one. With the whole history a job would begin anew beside it, and delete it.
+Status spare_alone(Workplace& workplace, const storage::Site& target, storage::CopyOrder& order) {
+  if (!order.timelines || !format::is_abandoned(order.timelines->history, order.manifest->at))
+    return {};
+  CKPT_TRY(const bool is_alone, workplace.run(is_alone_in(target, *order.manifest)));
+  if (!is_alone) return {};
+  order.timelines = std::make_shared<const format::Timelines>(
+      storage::without_abandoning(*order.timelines, order.manifest->at));
+  return {};
+}
+
+// What the histories of both places say of the copy.
+void tell_history(Workplace& workplace, const storage::Site& target,
+                  const format::Manifest& manifest, bool was_abandoned, Outcome& outcome) {
+  const auto timelines = workplace.run(storage::load_timelines(target, manifest.run));
+  const bool is_abandoned =
+      timelines ? format::is_abandoned(timelines->history, manifest.at) : was_abandoned;
+  outcome.json["abandoned"] = is_abandoned;
+  outcome.json["source_abandoned"] = was_abandoned;
+  if (is_abandoned) {
+    outcome.text +=
+        "A restore to an older step has abandoned it: name the copy itself to load it.\n";
+  } else if (was_abandoned) {
+    outcome.text +=
+        "A restore to an older step has abandoned the original. The copy lies alone, and is the "
+        "newest step there: a job with this directory goes on from it.\n";
+  }
 }
 
 Status check_places(const CopyOptions& given, const std::string& run) {
@@ -151,7 +195,7 @@ Result<Outcome> copy_memory(Workplace& workplace, const std::shared_ptr<StoredSt
   progress.reset();
   if (!copied) return fail(Error(copied.error()));
   Outcome outcome = told(*step, given, *copied, moved);
-  outcome.json["abandoned"] = false;
+  outcome.json["abandoned"] = outcome.json["source_abandoned"] = false;
   return outcome;
 }
 
@@ -166,8 +210,10 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
   order.others = step->copies;
   CKPT_TRY(order.timelines, workplace.run(history_beside(
                                 {workplace.files(), workplace.clock(), run}, step->manifest->run)));
-  const bool is_abandoned =
+  const bool was_abandoned =
       order.timelines && format::is_abandoned(order.timelines->history, step->manifest->at);
+  const storage::Site target(workplace.files(), workplace.clock(), given.to);
+  CKPT_CHECK(spare_alone(workplace, target, order));
   order.attempt = random_from_system();
   const SignalWatch watch;
   order.is_cancelled = SignalWatch::has_signal;
@@ -177,7 +223,6 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
     (was_there ? moved.found_bytes : moved.copied_bytes) += bytes;
     progress->add(bytes);
   };
-  const storage::Site target(workplace.files(), workplace.clock(), given.to);
   auto copied = workplace.run(storage::copy_checkpoint(target, std::move(order)));
   progress.reset();
   if (!copied) {
@@ -192,10 +237,7 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
     return fail(std::move(status).error());
   }
   Outcome outcome = told(*step, given, *copied, moved);
-  outcome.json["abandoned"] = is_abandoned;
-  if (is_abandoned)
-    outcome.text +=
-        "A restore to an older step has abandoned it: name the copy itself to load it.\n";
+  tell_history(workplace, target, *step->manifest, was_abandoned, outcome);
   return outcome;
 }
 

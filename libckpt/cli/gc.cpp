@@ -24,6 +24,7 @@
 #include "cli/terminal.hpp"
 #include "storage/left_attempts.hpp"
 #include "storage/member_reader.hpp"
+#include "storage/orphans.hpp"
 #include "storage/removal.hpp"
 #include "storage/retention.hpp"
 #include "storage/retention_record.hpp"
@@ -46,6 +47,16 @@ struct Plan {
   bool is_in_use = false;
 };
 
+constexpr std::string_view marker_way_out =
+    "it never changes: bring it back from a copy of this directory";
+constexpr std::string_view history_way_out =
+    "bring it back from a copy of this directory, or restore a step by its number once, which "
+    "begins a new history";
+
+Error with_way_out(const Error& error, std::string_view way_out) {
+  return Error(error.code(), fmt::format("{}; {}", error.text(), way_out), error.cause());
+}
+
 // Step 1.
 Result<format::RunId> run_of(Workplace& workplace, const storage::Site& site) {
   const std::string& directory = site.directory();
@@ -59,8 +70,16 @@ Result<format::RunId> run_of(Workplace& workplace, const storage::Site& site) {
   if (!there) return fail(std::move(there).error());
   auto marker = workplace.run(storage::read_run_marker(site));
   if (marker) return marker->run;
-  if (marker.error().code() != Errc::not_found) return fail(std::move(marker).error());
-  return fail(Errc::not_found,
+  const Errc code = marker.error().code();
+  if (code == Errc::corruption) return fail(with_way_out(marker.error(), marker_way_out));
+  if (code != Errc::not_found) return fail(std::move(marker).error());
+  storage::CatalogOptions options;
+  options.make_durable = false;
+  const auto catalog = workplace.run(storage::read_catalog(site, options));
+  if (catalog)
+    if (const auto lost = storage::describe_orphans(*catalog, std::nullopt); !lost.empty())
+      return fail(storage::orphans_error(directory, lost));
+  return fail(Errc::invalid_argument,
               fmt::format("collect garbage in {}: it has no {}, so it is not the directory of a "
                           "job; name the one that the job was given as `dir`",
                           directory, storage::run_marker_name));
@@ -82,13 +101,17 @@ Result<bool> is_in_use(const std::string& runtime_dir, const std::string& direct
 Status add_own_words(Workplace& workplace, const storage::Site& site, const GcOptions& given,
                      Plan& plan) {
   plan.rule = given.rule;
-  if (given.rule.max_ckpt_num == 0) return {};
   const auto own = workplace.run(storage::load_retention(site, plan.run));
+  if (given.rule.max_ckpt_num == 0) {  // All are kept, whatever it says.
+    plan.is_recorded = own && own->has_value();
+    return {};
+  }
   if (!own && given.has_every && given.has_best) return {};
   if (!own)
     return fail(Error(own.error())
-                    .context(fmt::format("find out what the job in {} keeps (--keep-every and "
-                                         "--keep-best together count instead)",
+                    .context(fmt::format("find out what the job in {} keeps (its next save writes "
+                                         "it anew; --keep-every and --keep-best together count "
+                                         "instead)",
                                          site.directory())));
   plan.is_recorded = own->has_value();
   if (!plan.is_recorded) return {};
@@ -101,7 +124,10 @@ Result<Plan> plan_for(Workplace& workplace, const storage::Site& site, const GcO
   Plan plan;
   CKPT_TRY(plan.run, run_of(workplace, site));
   CKPT_CHECK(add_own_words(workplace, site, given, plan));
-  CKPT_TRY(plan.timelines, workplace.run(storage::load_timelines(site, plan.run)));
+  auto timelines = workplace.run(storage::load_timelines(site, plan.run));
+  if (!timelines && timelines.error().code() == Errc::corruption)
+    return fail(with_way_out(timelines.error(), history_way_out));
+  CKPT_TRY(plan.timelines, std::move(timelines));
   CKPT_TRY(plan.is_in_use, is_in_use(given.runtime_dir, site.directory()));
   storage::CatalogOptions options;
   options.run = plan.run;
@@ -110,9 +136,8 @@ Result<Plan> plan_for(Workplace& workplace, const storage::Site& site, const GcO
   if (given.rule.max_ckpt_num > 0) {  // A daemon would go on without; a person can repair it.
     const auto marked = workplace.run(storage::mark_abandoned(site, plan.run, catalog));
     if (!marked) {
-      return fail(Error(marked.error())
-                      .context(fmt::format("find out which steps in {} a restore has abandoned",
-                                           site.directory())));
+      return fail(with_way_out(marked.error(), history_way_out)
+                      .context("collect garbage in " + site.directory()));
     }
   }
   storage::RetentionOrder order{plan.run, plan.rule, {}, {}};
@@ -163,12 +188,12 @@ Status check_history(Workplace& workplace, const storage::Site& site, const Plan
 }
 
 // Step 5. A checkpoint that a daemon removes meanwhile is gone as well.
-Status remove_all(Workplace& workplace, const storage::Site& site, const Plan& plan,
-                  const std::string& reason) {
+Status remove_all(Workplace& workplace, const storage::Site& site, const Plan& plan) {
   for (const storage::Checkpoint& checkpoint : plan.superfluous) {
     CKPT_CHECK(check_history(workplace, site, plan));
-    Status removed =
-        workplace.run(storage::remove_checkpoint(site, checkpoint.name, plan.run, reason));
+    std::string reason = "ckpt gc: " + storage::deletion_reason(checkpoint, plan.rule);
+    Status removed = workplace.run(
+        storage::remove_checkpoint(site, checkpoint.name, plan.run, std::move(reason)));
     if (!removed && removed.error().code() != Errc::not_found) return removed;
   }
   storage::StaleAttempts stale;
@@ -243,8 +268,7 @@ Result<Outcome> collect_garbage(const GcOptions& given) {
   const storage::Site site(workplace.files(), workplace.clock(), given.dir);
   CKPT_TRY(const Plan plan, plan_for(workplace, site, given));
   if (!plan.superfluous.empty()) CKPT_CHECK(verify_kept(workplace, site, plan));
-  if (!given.dry_run)
-    CKPT_CHECK(remove_all(workplace, site, plan, "ckpt gc: " + storage::describe(plan.rule)));
+  if (!given.dry_run) CKPT_CHECK(remove_all(workplace, site, plan));
   return told(given, plan);
 }
 

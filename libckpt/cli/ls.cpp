@@ -11,7 +11,6 @@
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
 #include "storage/places.hpp"
-#include "storage/run_catalog.hpp"
 #include "storage/step_directory.hpp"
 
 namespace ckpt::cli {
@@ -77,17 +76,14 @@ bool is_step(Workplace& workplace, const std::string& path) {
   return workplace.run(workplace.files().status(manifest)).has_value();
 }
 
-// A checkpoint that was named itself. The directory around it may know that it was abandoned.
+// A checkpoint that was named itself.
 Result<Outcome> list_step(Workplace& workplace, std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   CKPT_TRY(const auto manifest,
            workplace.run(storage::read_manifest_at(workplace.files(), os::join(path, "."))));
   storage::Catalog catalog;
   catalog.checkpoints.push_back(storage::describe(*manifest, std::string(os::file_name(path))));
-  const std::size_t slash = path.rfind('/');
-  const std::string around = slash == std::string::npos ? "." : path.substr(0, slash);
-  const storage::Site site(workplace.files(), workplace.clock(), around.empty() ? "/" : around);
-  (void)workplace.run(storage::mark_abandoned(site, manifest->run, catalog));
+  catalog.checkpoints.front().is_abandoned = is_abandoned_at(workplace, path, *manifest);
   Outcome outcome = told(path, catalog);
   outcome.is_trouble = false;  // An abandoned one is what was asked for.
   outcome.text += "The files are not read: `ckpt verify` does that.\n";

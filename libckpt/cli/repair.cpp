@@ -34,16 +34,29 @@ struct ToRepair {
   std::string problem;  // Why nothing is done about it; empty: something may be.
 };
 
+constexpr const char* by_hand = ": put it in its place by hand";
+
 std::string problem_of(const storage::Rejected& rejected) {
   if (storage::is_unreadable(rejected))
     return "nothing is replaced, since it could not be read, and may be good: " + rejected.reason;
   if (!rejected.is_misplaced) return {};
-  return rejected.reason + ": put it in its place by hand";
+  return rejected.reason + by_hand;
+}
+
+// Of a checkpoint that was named itself.
+std::string problem_of_named(Workplace& workplace, const std::string& path) {
+  const std::string_view name = os::file_name(path);
+  const auto manifest =
+      workplace.run(storage::read_manifest_at(workplace.files(), os::join(path, ".")));
+  if (!manifest || !storage::parse_step_directory(name)) return {};
+  const std::string reason = storage::misplaced_reason(name, (*manifest)->at.step);
+  return reason.empty() ? reason : reason + by_hand;
 }
 
 // All that may be checkpoints, also those that lack files.
 Result<std::vector<ToRepair>> directories_in(Workplace& workplace, const std::string& path) {
-  if (is_checkpoint(workplace, path)) return std::vector<ToRepair>{{os::join(path, "."), {}}};
+  if (is_checkpoint(workplace, path))
+    return std::vector<ToRepair>{{os::join(path, "."), problem_of_named(workplace, path)}};
   CKPT_TRY(const auto catalog, read_directory(workplace, path));
   std::vector<ToRepair> found;
   for (const storage::Checkpoint& each : catalog.checkpoints) found.push_back({each.name, {}});
@@ -71,13 +84,28 @@ Result<std::string> source_of(Workplace& workplace, const std::string& from,
                                            number(ours.at.step)));
 }
 
+Error with_way_out(Workplace& workplace, const Error& error, const std::string& directory,
+                   const std::string& from) {
+  if (storage::is_unreadable(error.code())) return error;
+  const std::string shown = os::display(directory);
+  const std::string name(os::file_name(shown));
+  const std::string source = is_checkpoint(workplace, from) ? from : os::join(from, name);
+  const std::size_t slash = shown.rfind('/');
+  return Error(error.code(),
+               fmt::format("{}; manifests are not repaired: move it away (mv {} ELSEWHERE), then "
+                           "`ckpt cp {} {}` brings it back",
+                           error.text(), shown, source,
+                           slash == std::string::npos ? "." : shown.substr(0, slash)),
+               error.cause());
+}
+
 Result<std::vector<std::string>> repair_one(Workplace& workplace, const std::string& directory,
                                             const std::string& from) {
-  CKPT_TRY(const auto manifest,
-           workplace.run(storage::read_manifest_at(workplace.files(), directory)));
+  const auto manifest = workplace.run(storage::read_manifest_at(workplace.files(), directory));
+  if (!manifest) return fail(with_way_out(workplace, manifest.error(), directory, from));
   storage::RepairOrder order;
   order.directory = directory;
-  CKPT_TRY(order.source, source_of(workplace, from, *manifest));
+  CKPT_TRY(order.source, source_of(workplace, from, **manifest));
   order.attempt = random_from_system();
   order.is_cancelled = SignalWatch::has_signal;
   return workplace.run(storage::repair_checkpoint(workplace.files(), std::move(order)));

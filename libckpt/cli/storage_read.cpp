@@ -20,6 +20,15 @@ const storage::Checkpoint* newest_living(const storage::Catalog& catalog) {
   return nullptr;
 }
 
+bool is_abandoned_at(Workplace& workplace, const std::string& path,
+                     const format::Manifest& manifest) {
+  const std::size_t slash = path.rfind('/');
+  const std::string around = slash == std::string::npos ? "." : path.substr(0, slash);
+  const storage::Site site(workplace.files(), workplace.clock(), around.empty() ? "/" : around);
+  const auto timelines = workplace.run(storage::load_timelines(site, manifest.run));
+  return timelines && format::is_abandoned(timelines->history, manifest.at);
+}
+
 namespace {
 
 // A file of ours that could not be read may be good.

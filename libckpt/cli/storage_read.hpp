@@ -24,6 +24,10 @@ Result<std::vector<std::string>> runs_at(Workplace& workplace, const std::string
 // runs. `what`: the attempt, for the error.
 Status refuse_above_runs(Workplace& workplace, const std::string& what, const std::string& to);
 
+// Whether the directory around this checkpoint knows that a restore has abandoned it.
+bool is_abandoned_at(Workplace& workplace, const std::string& path,
+                     const format::Manifest& manifest);
+
 // The checkpoint that a restore takes; none: restores to older steps have abandoned all.
 const storage::Checkpoint* newest_living(const storage::Catalog& catalog);
 

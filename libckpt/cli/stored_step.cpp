@@ -38,15 +38,9 @@ Task<void> check_there(os::FileSystem& files, std::string path) {
                              path));
 }
 
-std::string shown(const std::string& directory) {
-  std::string text = os::display(directory);
-  if (text.ends_with("/.")) text.resize(text.size() - 2);
-  return text;
-}
-
 Task<std::shared_ptr<StoredStep>> open_at(os::FileSystem& files, std::string directory) {
   const auto step = std::make_shared<StoredStep>();
-  step->directory = shown(directory);
+  step->directory = os::display(directory);
   CKPT_CO_TRY(step->manifest, co_await storage::read_manifest_at(files, directory));
   step->files = std::make_unique<gather::StoredShards>(files, directory, step->manifest);
   CKPT_CO_TRY(step->shards, co_await gather::KnownShards::read(*step->files));
@@ -108,13 +102,13 @@ Task<std::shared_ptr<StoredStep>> open_together(os::FileSystem& files, StepCandi
   errors.emplace_back(Errc::corruption, "no other copy of it is there");
   if (copies.size() < 2) co_return fail(storage::most_telling(std::move(errors)));
   const auto step = std::make_shared<StoredStep>();
-  step->directory = shown(copies.front().directory);
+  step->directory = os::display(copies.front().directory);
   step->manifest = copies.front().manifest;
   step->files = std::make_unique<gather::StoredShards>(files, copies);
   step->copies.assign(copies.begin() + 1, copies.end());
   CKPT_CO_TRY(step->shards, co_await gather::KnownShards::read(*step->files));
   step->tensors = gather::list_tensors(*step->shards);
-  const std::string other = shown(step->copies.front().directory);
+  const std::string other = os::display(step->copies.front().directory);
   std::string way_out = fmt::format(
       "`ckpt verify --repair {} --from {}`, and the same the other way round, mend them",
       step->directory, other);
@@ -137,7 +131,7 @@ Task<std::shared_ptr<StoredStep>> open_first(os::FileSystem& files,
         is_one ? open_at(files, candidate.directories.front()) : open_together(files, candidate);
     auto opened = co_await std::move(opening);
     if (!opened) {
-      const std::string directory = shown(candidate.directories.front());
+      const std::string directory = os::display(candidate.directories.front());
       if (!first) first.emplace(opened.error());
       // It may be good, so that an older one is not shown instead; its copy in another place is.
       const bool has_copy =

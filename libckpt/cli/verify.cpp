@@ -80,6 +80,37 @@ Verdict verify_one(Workplace& workplace, const std::string& directory, const std
   return report ? judge(directory, *report) : not_read(directory, report.error());
 }
 
+// A whole step that no restore takes is easily lost: nothing else says so before it is deleted.
+void add_history(Verdict& verdict, const std::string& directory, bool is_abandoned) {
+  verdict.json["abandoned"] = is_abandoned;
+  if (!is_abandoned || !verdict.is_good) return;
+  verdict.text += fmt::format(
+      "  whole, but abandoned by a restore to an older step: the job does not take it any more, "
+      "and the next deletion takes it first. To keep it: `ckpt cp {} ELSEWHERE`, then load the "
+      "copy by its path\n",
+      printable(directory));
+}
+
+// A checkpoint that was named itself.
+Verdict verify_named(Workplace& workplace, const std::string& path) {
+  const std::string marked = os::join(path, ".");
+  Verdict verdict = verify_one(workplace, path, marked);
+  const auto manifest = workplace.run(storage::read_manifest_at(workplace.files(), marked));
+  if (!manifest) return verdict;
+  const std::string_view name = os::file_name(path);
+  const std::string reason = storage::misplaced_reason(name, (*manifest)->at.step);
+  if (verdict.is_good && storage::parse_step_directory(name) && !reason.empty()) {
+    verdict.is_good = false;
+    verdict.json["good"] = false;
+    verdict.json["misplaced"] = true;
+    verdict.json["problem"] = reason;
+    verdict.text =
+        fmt::format("MISPLACED {}: {}; its files are whole\n", printable(path), printable(reason));
+  }
+  add_history(verdict, path, is_abandoned_at(workplace, path, **manifest));
+  return verdict;
+}
+
 void add(Outcome& outcome, const Verdict& verdict) {
   outcome.json["checkpoints"].push_back(verdict.json);
   outcome.text += verdict.text;
@@ -99,7 +130,8 @@ Status add_all(Workplace& workplace, const std::string& path,
                const std::vector<storage::Checkpoint>& checkpoints, Outcome& outcome) {
   for (const storage::Checkpoint& checkpoint : checkpoints) {
     const std::string directory = os::beneath(path, checkpoint.name);
-    const Verdict verdict = verify_one(workplace, os::display(directory), directory);
+    Verdict verdict = verify_one(workplace, os::display(directory), directory);
+    add_history(verdict, os::display(directory), checkpoint.is_abandoned);
     if (!verdict.is_good) {
       auto asked = storage::has_gone(workplace.files(), directory, checkpoint);
       CKPT_TRY(const bool is_gone, workplace.run(std::move(asked)));
@@ -150,7 +182,7 @@ Result<Outcome> verify_place(Workplace& workplace, const std::string& path, bool
   outcome.json["rejected"] = Json::array();
   CKPT_TRY(const bool is_one, is_checkpoint(workplace, path));
   if (is_one) {
-    const Verdict verdict = verify_one(workplace, path, os::join(path, "."));
+    const Verdict verdict = verify_named(workplace, path);
     if (!verdict.is_good) CKPT_CHECK(is_checkpoint(workplace, path));  // It may have been removed.
     add(outcome, verdict);
   } else {

@@ -25,6 +25,7 @@ std::string display(std::string_view path) {
   std::string shown(path);
   const auto at = shown.rfind(mark);
   if (at != std::string::npos) shown.replace(at, mark.size(), "/");
+  if (shown.size() > 2 && shown.ends_with("/.")) shown.resize(shown.size() - 2);
   return shown;
 }
 

@@ -30,6 +30,12 @@ bool is_unreadable(Errc code) {
          code == Errc::cancelled;
 }
 
+std::string misplaced_reason(std::string_view name, Step step) {
+  const auto parsed = parse_step_directory(name);
+  if (parsed && parsed->step == step) return {};
+  return fmt::format("its manifest is of step {}, not of what its name says", number(step));
+}
+
 namespace {
 
 // A step gets its name after its manifest. So shards without one are the remains of a checkpoint,
@@ -174,10 +180,9 @@ Status check_identity(const Checkpoint& checkpoint, std::optional<format::RunId>
     return fail(Errc::invalid_argument,
                 fmt::format("it is of job {}, run {}", checkpoint.job, to_hex(checkpoint.run)));
   }
-  const auto parsed = parse_step_directory(checkpoint.name);
-  if (parsed && parsed->step == checkpoint.at.step) return {};
-  return fail(Errc::corruption, fmt::format("its manifest is of step {}, not of what its name says",
-                                            number(checkpoint.at.step)));
+  const std::string problem = misplaced_reason(checkpoint.name, checkpoint.at.step);
+  if (problem.empty()) return {};
+  return fail(Errc::corruption, problem);
 }
 
 std::shared_ptr<const Described> describe_all(const Manifest& manifest, const std::string& name) {

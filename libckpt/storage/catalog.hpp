@@ -32,6 +32,9 @@ bool is_damage(const Rejected& rejected);
 bool is_unreadable(const Rejected& rejected);
 bool is_unreadable(Errc code);
 
+// Why a step's directory of this name is none of that step, as after a rename. Empty: it is one.
+std::string misplaced_reason(std::string_view name, Step step);
+
 struct Catalog {
   std::vector<Checkpoint> checkpoints;  // Ascending by (timeline, step).
   std::vector<Rejected> rejected;       // Look like ours, and are not checkpoints of this run.

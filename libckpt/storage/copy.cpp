@@ -136,6 +136,12 @@ Task<bool> is_published(Site target, const CopyOrder& order, const format::Timel
            one.created_unix_seconds == other.created_unix_seconds;
   };
   if (there && makes_way(order, timelines, **there)) co_return false;
+  if (!there && !is_unreadable(there.error().code())) {
+    co_return fail(Errc::invalid_argument,
+                   fmt::format("{} to {}: something else is there, without a whole manifest ({}). "
+                               "Move it away (mv {} ELSEWHERE), and copy again",
+                               label(order), path, there.error().message(), path));
+  }
   if (!there || !is_same()) {
     co_return fail(Errc::invalid_argument,
                    fmt::format("{} to {}: another checkpoint is there, or something else; it is "

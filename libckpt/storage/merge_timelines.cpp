@@ -27,6 +27,18 @@ Result<format::Timelines> merge(const format::Timelines& one, const format::Time
   return merged;
 }
 
+format::Timelines without_abandoning(format::Timelines timelines, format::StepId at) {
+  const auto abandons = [&](const format::TimelineStart& start) {
+    return format::is_abandoned({start}, at);
+  };
+  std::erase_if(timelines.history, abandons);
+  const auto own =
+      std::ranges::find(timelines.history, at.timeline, &format::TimelineStart::timeline);
+  if (own == timelines.history.end()) timelines.history.push_back({at.timeline, {}});
+  std::ranges::sort(timelines.history, {}, &format::TimelineStart::timeline);
+  return timelines;
+}
+
 Task<format::Timelines> add_timelines(Site site, format::Timelines ours, RestoreCounts counts,
                                       std::uint64_t attempt) {
   CKPT_CO_TRY(const format::Timelines there, co_await load_timelines(site, ours.run));

@@ -12,6 +12,10 @@ namespace ckpt::storage {
 // on from both).
 Result<format::Timelines> merge(const format::Timelines& one, const format::Timelines& other);
 
+// The same history without the timelines that abandon `at`, for a copy of this step alone. The
+// step's own timeline is in it, so that the next one gets a higher number.
+format::Timelines without_abandoning(format::Timelines timelines, format::StepId at);
+
 // RestoreCounts: the side whose counts of restores without progress hold where both have some.
 enum class RestoreCounts : std::uint8_t { of_theirs, of_ours };
 

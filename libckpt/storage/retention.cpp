@@ -17,7 +17,10 @@
 namespace ckpt::storage {
 
 std::string describe(const RetentionRule& rule) {
-  std::string text = fmt::format("only the newest {}", rule.max_ckpt_num);
+  if (rule.max_ckpt_num == 0) return "all are kept";
+  std::string text = "only the newest";
+  if (rule.max_ckpt_num > 1) text += fmt::format(" {}", rule.max_ckpt_num);
+  const bool is_one = rule.max_ckpt_num == 1 && rule.keep_every.empty() && rule.best.count == 0;
   for (const KeepInterval& interval : rule.keep_every) {
     text += fmt::format(", steps that {} divides", interval.every);
     if (interval.until) text += fmt::format(" until {}", *interval.until);
@@ -26,7 +29,13 @@ std::string describe(const RetentionRule& rule) {
     text += fmt::format(", the {} with the {} {}", rule.best.count,
                         rule.best.is_greatest ? "greatest" : "least", rule.best.metric);
   }
-  return text + " are kept";
+  return text + (is_one ? " is kept" : " are kept");
+}
+
+std::string deletion_reason(const Checkpoint& checkpoint, const RetentionRule& rule) {
+  const std::string rule_in_words = describe(rule);
+  if (!checkpoint.is_abandoned) return rule_in_words;
+  return "abandoned by a restore to an older step; " + rule_in_words;
 }
 
 std::string describe_room(const RetentionRule& rule) {
@@ -167,9 +176,10 @@ Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, C
   if (const std::string doubt = explain_no_best(catalog.checkpoints, order.rule.best);
       !superfluous.empty() && !doubt.empty())
     log_warning("storage: {}: {}", site.directory(), doubt);
-  const std::string reason = describe(order.rule);
   for (Checkpoint& checkpoint : superfluous) {
-    const Status removed = co_await remove_checkpoint(site, checkpoint.name, order.run, reason);
+    std::string reason = deletion_reason(checkpoint, order.rule);
+    const Status removed =
+        co_await remove_checkpoint(site, checkpoint.name, order.run, std::move(reason));
     if (!removed && removed.error().code() == Errc::unavailable) {
       catalog.rejected.push_back(
           Rejected{checkpoint.name, Errc::unavailable, removed.error().text(), false});

@@ -36,10 +36,13 @@ struct RetentionRule {
   bool operator==(const RetentionRule&) const = default;
 };
 
-// "only the newest 3 and every 1000th step are kept".
+// "only the newest 3, steps that 1000 divides are kept".
 std::string describe(const RetentionRule& rule);
 // For whoever hears that the disk is full; empty: the rule says nothing of it.
 std::string describe_room(const RetentionRule& rule);
+
+// For the log: why the rule deletes it. An abandoned one goes though it may be the newest.
+std::string deletion_reason(const Checkpoint& checkpoint, const RetentionRule& rule);
 
 // The first interval counts whose `until` is not passed, as in Levanter.
 bool is_kept_for_good(std::span<const KeepInterval> intervals, Step step);

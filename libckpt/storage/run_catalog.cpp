@@ -1,8 +1,11 @@
 #include "storage/run_catalog.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "storage/run_directory.hpp"
+#include "storage/step_directory.hpp"
 
 namespace ckpt::storage {
 
@@ -13,7 +16,9 @@ Task<void> mark_abandoned(Site site, format::RunId run, Catalog& catalog) {
                   [&](const Checkpoint& checkpoint) { return checkpoint.run == run; });
   // Each start records its timeline before anybody trains on it.
   if (timelines.history.empty() && has_any)
-    co_return fail(Errc::corruption, "there is none in " + site.directory());
+    co_return fail(Errc::corruption, fmt::format("{} is missing: which steps a restore has "
+                                                 "abandoned is not known any more",
+                                                 os::display(site.at(timelines_name))));
   for (Checkpoint& checkpoint : catalog.checkpoints) {
     checkpoint.is_abandoned =
         checkpoint.run == run && format::is_abandoned(timelines.history, checkpoint.at);

@@ -272,6 +272,9 @@ TEST_CASE("cli: help and version end well, wrong use ends with 2", "[unit][cli]"
   CHECK(Contains(place.ckpt("status --colour").err)("`ckpt status --help` has its arguments"));
   CHECK(Contains(place.ckpt("stats").err)("there is no command \"stats\""));
   CHECK(place.ckpt("status --json --colour").json()["error"]["code"] == "invalid argument");
+  CHECK(Contains(place.ckpt("ls --bogus").err)("there is no option --bogus"));
+  CHECK(Contains(place.ckpt("ls --bogus=1 --json").err)("there is no option --bogus; `ckpt ls"));
+  CHECK(Contains(place.ckpt("ls --json").err)("DIR is required"));
   CHECK(place.ckpt("verify").code == 2);
   CHECK(place.ckpt("drop").code == 2);
   CHECK(place.ckpt("recover gpt2").code == 2);  // Without --dry-run.

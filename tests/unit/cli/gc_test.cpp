@@ -58,7 +58,17 @@ TEST_CASE_METHOD(GcScene, "gc: the newest stay, and a dry run changes nothing", 
 TEST_CASE_METHOD(GcScene, "gc: without a number of checkpoints none goes", "[unit][cli]") {
   given.rule = {};
   for (const std::uint64_t step : {1, 2, 3}) save(step);
-  must(collect_garbage(given));
+  const Outcome before = must(collect_garbage(given));
+  CHECK(names().size() == 3);
+  CHECK(before.json["rule"] == "all are kept");
+  CHECK(before.json["recorded"] == false);
+  storage::RetentionRecord record;
+  record.run = test::test_run;
+  record.rule = {1, {{2, {}}}, {}};
+  must(workplace.run(storage::record_retention(site(), record)));
+  const Outcome recorded = must(collect_garbage(given));
+  CHECK(recorded.json["rule"] == "all are kept");
+  CHECK(recorded.json["recorded"] == true);
   CHECK(names().size() == 3);
 }
 
@@ -126,7 +136,8 @@ TEST_CASE_METHOD(GcScene, "gc: what the job keeps by its own options stays", "[u
     const auto refused = collect_garbage(given);
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code() == Errc::corruption);
-    CHECK_THAT(refused.error().text(), Contains("--keep-every"));
+    CHECK_THAT(refused.error().text(),
+               Contains("--keep-every") && Contains("its next save writes it anew"));
     CHECK(names().size() == 5);
     given.has_every = given.has_best = true;
     must(collect_garbage(given));
@@ -190,10 +201,36 @@ TEST_CASE_METHOD(GcScene, "gc: a directory of no job is refused", "[unit][cli]")
   CHECK_THAT(text_of(dir + "/latest"), Contains("it is a file"));
   CHECK_THAT(text_of(directory.path()), Contains("not the directory of a job"));
   CHECK_THAT(text_of(dir + "/step-000000001"), Contains("not the directory of a job"));
-  store_history({});
-  given.rule.max_ckpt_num = 1;
-  CHECK_THAT(text_of(dir), Contains("a restore has abandoned"));
-  CHECK(names() == Names{"step-000000001"});
+  for (const std::string& path : {std::string(directory.path()), dir + "/step-000000001"}) {
+    given.dir = path;
+    CHECK(collect_garbage(given).error().code() == Errc::invalid_argument);
+  }
+}
+
+TEST_CASE_METHOD(GcScene, "gc: a file of the run that is lost or damaged is named with a way out",
+                 "[unit][cli]") {
+  for (const std::uint64_t step : {1, 2, 3}) save(step);
+  const Names all = names();
+  const auto refusal = [&] {
+    const auto refused = collect_garbage(given);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code() == Errc::corruption);
+    CHECK(names() == all);
+    return refused.error().message();
+  };
+  const std::string history = dir + "/.libckpt/timelines.json";
+  std::ofstream(history) << "x";
+  CHECK_THAT(refusal(), Contains("timelines.json: it is cut off") &&
+                            Contains("restore a step by its number once"));
+  std::filesystem::remove(history);
+  CHECK_THAT(refusal(),
+             Contains(history + " is missing: which steps a restore has abandoned is not known") &&
+                 Contains("bring it back from a copy") && !Contains("there is none"));
+  const std::string marker = dir + "/.libckpt/run.json";
+  std::ofstream(marker) << "x";
+  CHECK_THAT(refusal(), Contains("run.json: it is cut off") && Contains("it never changes: bring"));
+  std::filesystem::remove(marker);
+  CHECK_THAT(refusal(), Contains("3 checkpoints") && Contains("copy it along"));
 }
 
 TEST_CASE_METHOD(GcScene, "gc: abandoned steps go first, and never count as the good one",
@@ -204,6 +241,10 @@ TEST_CASE_METHOD(GcScene, "gc: abandoned steps go first, and never count as the 
   const Outcome outcome = must(collect_garbage(given));
   CHECK_THAT(outcome.text, Contains("abandoned by a restore"));
   CHECK(names() == Names{"step-000000001"});
+  std::ifstream log(dir + "/.libckpt/log.jsonl");
+  const std::string lines{std::istreambuf_iterator<char>(log), {}};
+  CHECK_THAT(lines, Contains("\"ckpt gc: abandoned by a restore to an older step; only the newest "
+                             "is kept\""));
 }
 
 }  // namespace ckpt::cli

@@ -22,6 +22,9 @@ TEST_CASE("path: the part beneath is split off at the mark", "[unit][os]") {
   REQUIRE(split("/c")->root == "/");
   REQUIRE(split("/")->root == "/");
   REQUIRE(display(beneath("/a", "b/c")) == "/a/b/c");
+  REQUIRE(display(beneath("/a/b", ".")) == "/a/b");
+  REQUIRE(display("/a/b/.") == "/a/b");
+  REQUIRE(display("/.") == "/.");
   REQUIRE(file_name("/a/b/") == "b");
 }
 

@@ -5,6 +5,7 @@
 //         disk failing once, with damage, and with strangers in the target.
 #include "storage/copy.hpp"
 
+#include "storage/merge_timelines.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/search.hpp"
 #include "unit/storage/storage_fixture.hpp"
@@ -111,6 +112,19 @@ TEST_CASE_METHOD(CopyScene, "copy: the history of restores comes along", "[unit]
   must_save(step_id(4, 2));
   CHECK_THAT(refusal(4), Contains("the histories differ about timeline 2"));
   CHECK(newest_in_target() == 3);
+}
+
+TEST_CASE("copy: of a history, what abandons one step can be left out", "[unit][storage]") {
+  const auto history_for = [](format::StepId at) {
+    const format::Timelines all{test_run, {{1, {}}, {2, step_id(1)}, {3, step_id(4, 2)}}, {}};
+    return storage::without_abandoning(all, at).history;
+  };
+  using History = std::vector<format::TimelineStart>;
+  CHECK(history_for(step_id(2)) == History{{1, {}}, {3, step_id(4, 2)}});
+  CHECK(history_for(step_id(5, 2)) == History{{1, {}}, {2, step_id(1)}});
+  CHECK(history_for(step_id(1)).size() == 3);
+  // The next timeline gets a higher number than the step's own.
+  CHECK(storage::without_abandoning({}, step_id(2, 7)).history == History{{7, {}}});
 }
 
 TEST_CASE_METHOD(CopyScene, "copy: whichever operation fails, the next try makes it whole",
@@ -287,8 +301,15 @@ TEST_CASE_METHOD(CopyScene, "copy: never takes another's place", "[unit][storage
   SECTION("something else of this name") {
     must_copy(1);
     disk.put("/scratch/copy/step-000000002/notes.txt", "precious");
-    CHECK_THAT(refusal(2), Contains("something else"));
+    CHECK_THAT(refusal(2),
+               Contains("something else") && Contains("mv /scratch/copy/step-000000002 ELSEWHERE"));
     CHECK(disk.content("/scratch/copy/step-000000002/notes.txt") == "precious");
+  }
+  SECTION("a damaged manifest") {
+    must_copy(2);
+    disk.flip("/scratch/copy/step-000000002/manifest.json", 20, 1);
+    CHECK_THAT(refusal(2), Contains("without a whole manifest") &&
+                               Contains("mv /scratch/copy/step-000000002 ELSEWHERE"));
   }
   SECTION("a damaged copy") {
     must_copy(2);

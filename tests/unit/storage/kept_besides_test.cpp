@@ -135,8 +135,10 @@ TEST_CASE_METHOD(MetricsFixture, "retention: metrics that cannot be read cost no
 
 TEST_CASE("retention: a rule is written in words", "[unit][storage]") {
   CHECK(storage::describe({3, {}, {}}) == "only the newest 3 are kept");
+  CHECK(storage::describe({1, {}, {}}) == "only the newest is kept");
+  CHECK(storage::describe({0, {{100, {}}}, {}}) == "all are kept");
   CHECK(storage::describe({1, {{100, 1000}, {500, {}}}, {2, "loss", false}}) ==
-        "only the newest 1, steps that 100 divides until 1000, steps that 500 divides, the 2 with "
+        "only the newest, steps that 100 divides until 1000, steps that 500 divides, the 2 with "
         "the least loss are kept");
 }
 

@@ -134,6 +134,9 @@ TEST_CASE_METHOD(StorageFixture, "retention: steps that a restore abandoned go f
   REQUIRE(catalog().checkpoints.size() == 2);
   REQUIRE(catalog().checkpoints.front().at == (is_known ? step_id(10) : step_id(20)));
   REQUIRE(catalog().checkpoints.back().at == step_id(12, 2));
+  const std::string reason = "\"abandoned by a restore to an older step; only the newest 2 are";
+  const std::string log = disk.content("/scratch/job/.libckpt/log.jsonl");
+  REQUIRE((log.find(reason) != std::string::npos) == is_known);
 }
 
 TEST_CASE_METHOD(StorageFixture, "retention: room is made only beside one that is good",
@@ -252,7 +255,7 @@ TEST_CASE_METHOD(StorageFixture, "retention: each delete is in the log before it
   const std::string log = disk.content("/scratch/job/.libckpt/log.jsonl");
   REQUIRE(log.find("\"operation\":\"delete\",\"path\":\"step-000000001\",\"step\":1") !=
           std::string::npos);
-  REQUIRE(log.find("only the newest 1 are kept") != std::string::npos);
+  REQUIRE(log.find("\"reason\":\"only the newest is kept\"") != std::string::npos);
 
   disk.set_hook([](std::string_view verb, const std::string& path) {
     return verb == "write" && path.ends_with("log.jsonl") ? 5 : 0;
