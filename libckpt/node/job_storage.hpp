@@ -63,15 +63,13 @@ class JobStorage {
   std::string history_lost() const;
   // Records that have been on their way for long; empty: none.
   std::string trouble(Time now) const;
-  bool is_history_due() const;  // It could not be stored, or is gone from storage: try again.
-  // These two go on in the background, and touch the job when done.
-  void read_catalog();
+  bool is_history_due() const;       // It could not be stored, or is gone from storage: try again.
+  void read_catalog();               // In the background; touches the job when done.
   void need_catalog();               // The same, unless it is known, or being read.
   void look_for(format::StepId at);  // This step alone: whether it is published.
   void forget_published();           // Another node coordinates, and may change it.
   void forget_catalog();             // To be read anew, steps that could not be read included.
-  // The same, and damage, too, unless it is of use: somebody may have repaired the files since.
-  void forget_verdicts();
+  void forget_verdicts();            // Damage included, unless it is of use: it may be repaired.
   // It could not be used; the second: if the error says so. `was_chosen`: a vote saw it there.
   void note_damage(format::ShardId id, const Error& error);
   void note_if_damaged(format::ShardId id, const Error& error, bool was_chosen);

@@ -96,7 +96,7 @@ def test_what_was_repaired_is_restored_by_the_same_daemon(directory, tmp_path, c
     assert job(dir=str(directory)).restore().step == 20
 
 
-def test_a_step_that_a_restore_has_abandoned_is_restored_by_its_path(directory, tmp_path, ckpt, job):
+def test_a_step_that_was_abandoned_is_restored_by_its_path(directory, tmp_path, ckpt, job):
     copy = tmp_path / "copy"
     shutil.copytree(directory, copy)
     newest = directory / "step-000000020"
