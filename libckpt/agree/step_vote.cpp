@@ -277,11 +277,19 @@ void refuse_older_than_unreadable(Vote& vote, const ClusterView& view, const Vot
 }
 
 // A later repair does not bring a step back that was passed over for its damage: from the new
-// timeline on it is abandoned, and the first to be deleted.
-std::string describe_abandoned(const Vote& vote, const ClusterView& view) {
-  std::optional<Step> newest = view.newest_damaged;
+// timeline on it is abandoned, and the first to be deleted. Steps that are abandoned already are
+// not named again; of one whose manifest is damaged only the number is known.
+std::string describe_abandoned(const Vote& vote, const ClusterView& view, const History& history) {
+  const auto is_passed_already = [&](Step step) {
+    return std::ranges::any_of(history, [&](const format::TimelineStart& start) {
+      return start.base && start.base->step < step;
+    });
+  };
+  std::optional<Step> newest;
+  if (view.newest_damaged && !is_passed_already(*view.newest_damaged)) newest = view.newest_damaged;
   for (const Candidate& candidate : vote.candidates)
-    if (candidate.is_damaged) newest = std::max(newest, std::optional(candidate.at.step));
+    if (candidate.is_damaged && !is_fenced(history, candidate.at))
+      newest = std::max(newest, std::optional(candidate.at.step));
   if (newest <= vote.chosen->step) return {};
   return fmt::format(
       "; going on from step {} abandons step {}, also if it is mended later: to take it, stop now, "
@@ -379,8 +387,9 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
       }
     }
     if (damaged_steps > 0) {
-      result.reason += fmt::format("; {}, passed by{}; {}", describe_damage(view, damaged_steps),
-                                   describe_abandoned(result, view), format::repair_advice);
+      result.reason +=
+          fmt::format("; {}, passed by{}; {}", describe_damage(view, damaged_steps),
+                      describe_abandoned(result, view, rules.history), format::repair_advice);
     }
     if (!view.overtaken.empty()) result.reason += "; " + view.overtaken;
     for (const UnreadableStep& unreadable : view.unreadable_steps)

@@ -21,6 +21,7 @@
 #include "storage/places.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/run_directory.hpp"
+#include "storage/step_directory.hpp"
 
 namespace ckpt::cli {
 
@@ -48,7 +49,7 @@ Task<std::shared_ptr<const format::Timelines>> history_beside(storage::Site run,
 }
 
 // Whether the target has no other checkpoint. The history of this one may be there: an earlier copy
-// of it was interrupted.
+// of it was interrupted. A damaged copy of it is in the way, but is no other.
 Task<bool> is_alone_in(storage::Site target, const format::Manifest& manifest) {
   const auto read = co_await storage::read_run_catalog(target);
   if (!read && read.error().code() == Errc::not_found) co_return true;
@@ -57,7 +58,10 @@ Task<bool> is_alone_in(storage::Site target, const format::Manifest& manifest) {
       std::ranges::any_of(read->catalog.checkpoints, [&](const storage::Checkpoint& each) {
         return each.run != manifest.run || each.at != manifest.at;
       });
-  co_return !has_other && read->catalog.rejected.empty();
+  const std::string own = storage::step_directory_name(manifest.at.step);
+  co_return !has_other &&
+      std::ranges::all_of(read->catalog.rejected,
+                          [&](const storage::Rejected& rejected) { return rejected.name == own; });
 }
 
 // A step that a restore has abandoned, and that was chosen by its name: where it lies alone it is

@@ -158,6 +158,17 @@ Status Sessions::carry_out(Caller by, control::StartFresh it) {
   return {};
 }
 
+namespace {
+
+bool was_cut_short(const format::SharedStart& newest) {
+  if (!newest.is_known()) return false;
+  const format::StartOutcome& outcome = newest->outcome;
+  return outcome.is_pending() || outcome == format::StartOutcome::failed(Errc::cancelled) ||
+         outcome == format::StartOutcome::failed(Errc::unavailable);
+}
+
+}  // namespace
+
 Status Sessions::carry_out(Caller by, control::AskRestore it) {
   Session& session = by.session;
   if (it.tensors) CKPT_CHECK(format::validate(*it.tensors));
@@ -170,8 +181,13 @@ Status Sessions::carry_out(Caller by, control::AskRestore it) {
   session.wanted_tensors.reset();
   if (it.tensors)
     session.wanted_tensors = std::make_shared<const format::Layout>(std::move(*it.tensors));
-  // Storage may have changed since it was read, and files may have been repaired.
-  storage_.forget_verdicts();
+  // Storage may have changed since it was read, and files may have been repaired. But a restore
+  // that was cut short hands on the damage that it found: else a slow one never gets beyond it.
+  if (was_cut_short(facts_.decree.start)) {
+    storage_.forget_catalog();
+  } else {
+    storage_.forget_verdicts();
+  }
   life_.touch();
   return {};
 }

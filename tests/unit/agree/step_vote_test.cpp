@@ -146,6 +146,14 @@ TEST_CASE("vote: a file that any node found damaged is not voted for", "[unit][a
         "stop now, mend it and restore it by its path; " +
             std::string(format::repair_advice));
 
+  // It was abandoned before: nothing is lost by it now.
+  agree::VoteRules rules;
+  rules.history = {{1, {}}, {2, format::StepId{1, Step{3}}}};
+  scene.view.newest_damaged = Step{4};
+  CHECK(vote(scene, rules).chosen == format::StepId{1, Step{3}});
+  CHECK(vote(scene, rules).reason.find("abandons") == std::string::npos);
+  scene.view.newest_damaged.reset();
+
   // The other rank's file is good, and this rank's bytes are in memory.
   scene.hold(1, 1, 4, 1);
   CHECK(vote(scene).chosen == format::StepId{1, Step{4}});

@@ -95,6 +95,17 @@ TEST_CASE_METHOD(AbandonedScene, "cli abandoned: an interrupted copy of it alone
   CHECK(list(saved)->json["newest"] == "step-000000002");
 }
 
+TEST_CASE_METHOD(AbandonedScene, "cli abandoned: a damaged copy of it alone is replaced by itself",
+                 "[unit][cli]") {
+  must(copy_to(newest, saved));
+  damage(saved + "/step-000000002/manifest.json", 40);
+  const auto refused = copy_to(newest, saved);
+  REQUIRE_FALSE(refused);
+  CHECK_THAT(refused.error().text(), Contains("mv " + saved + "/step-000000002 ELSEWHERE"));
+  std::filesystem::rename(saved + "/step-000000002", directory.file("away"));
+  CHECK(must(copy_to(newest, saved)).json["abandoned"] == false);
+}
+
 TEST_CASE_METHOD(StoredRun, "cli abandoned: a renamed step is misplaced, also by its own name",
                  "[unit][cli]") {
   const std::string renamed = dir + "/step-000000009";

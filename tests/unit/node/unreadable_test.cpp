@@ -150,6 +150,22 @@ TEST_CASE("damaged: what was repaired is restored by the next trainer", "[unit][
   CHECK_FALSE(trainer.is_wrong);
 }
 
+TEST_CASE("damaged: a restore that was cut short hands on what it found", "[unit][node]") {
+  Refusal damage;
+  const std::string file = newest + "/rank-00000.safetensors";
+  damage.disk.flip(file, damage.disk.content(file).size() - 1, 2);
+  Trainer trainer(damage);
+  trainer.keeps_offers = true;
+  REQUIRE(trainer.attach());
+  REQUIRE(trainer.engine->call(trainer.session, control::AskRestore{1, std::nullopt}));
+  REQUIRE(trainer.pass_until([&] { return !trainer.offers.empty(); }));
+  trainer.engine->detach(trainer.session);
+  trainer.keeps_offers = false;
+  // Good again. But nobody reads it: with many damaged steps that would take each restore's time.
+  damage.disk.flip(file, damage.disk.content(file).size() - 1, 2);
+  CHECK(trainer.restore().value() == Step{1});
+}
+
 TEST_CASE("unreadable: nobody begins anew beside it", "[unit][node]") {
   Refusal refusal;
   refusal.disk.erase("/scratch/job/step-000000001");
