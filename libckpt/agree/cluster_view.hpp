@@ -40,7 +40,7 @@ struct ClusterView {
   std::optional<std::vector<PublishedStep>> published;  // None: not read yet.
   std::size_t damaged_published = 0;                    // Damaged ones, left out above.
   std::size_t misplaced_published = 0;                  // Of these, links and renamed ones.
-  std::optional<Step> newest_damaged;                   // Of the damaged ones, by their names.
+  std::optional<Step> newest_damaged;                   // The newest damaged one, by its name.
   std::vector<UnreadableStep> unreadable_steps;         // Likewise; no place has them readable.
   LastLookState last_look = LastLookState::there;
   std::string unreadable;             // Why storage cannot be read; empty: it can.

@@ -145,7 +145,7 @@ class Coordinator {
   std::optional<Time> flush_not_before_;
   std::set<std::uint64_t> sessions_;  // The trainers at the last look.
   std::string flush_trouble_;    // Why the newest flush failed, until one succeeds; for people.
-  format::StepId not_stored_;    // Whose flush that was.
+  format::StepId not_stored_;    // The step of that flush.
   std::string foreign_trouble_;  // Another writer in the directory; for people.
   Duration flush_backoff_;
   CaptureRule captures_;

@@ -76,7 +76,7 @@ Status spare_alone(Workplace& workplace, const storage::Site& target, storage::C
   return {};
 }
 
-// What the histories of both places say of the copy.
+// Reports whether the copy, and the original, are abandoned.
 void tell_history(Workplace& workplace, const storage::Site& target,
                   const format::Manifest& manifest, bool was_abandoned, Outcome& outcome) {
   const auto timelines = workplace.run(storage::load_timelines(target, manifest.run));

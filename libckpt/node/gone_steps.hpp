@@ -41,7 +41,7 @@ class GoneSteps {
  private:
   const JobFacts& facts_;
   Listing begun_ = 0;
-  Listing known_ = 0;                     // What is known is of this one, or newer.
+  Listing known_ = 0;                     // Older listings say nothing new.
   std::optional<format::StepId> newest_;  // Of those that were there.
   std::size_t older_ = 0;                 // How many others were.
   std::string text_;

@@ -353,7 +353,7 @@ void SimTrainer::take(control::LevelReached reached) {
   const bool is_base = base_ && step <= base_->step;
   const bool has_begun = begun_ && begun_->result;
   const std::uint64_t timeline = has_begun ? begun_->timeline : timeline_;
-  // What storage had before the base is of an older timeline, and was promised in that.
+  // A step that storage had before the base belongs to an older timeline.
   if (base_ && level == Level::durable && step < base_->step) return;
   oracle_.reached(rank(), is_base ? base_->timeline : timeline, step, level);
 }
