@@ -8,11 +8,12 @@ namespace {
 using Part = void (*)(bench::Harness&, ckpt::test::GpuTrainer&);
 
 constexpr std::pair<const char*, Part> parts[] = {
-    {"memory", bench::measure_memory},     {"copies", bench::measure_copies},
-    {"calls", bench::measure_calls},       {"saves", bench::measure_saves},
-    {"gaps", bench::measure_gaps},         {"steps", bench::measure_steps},
-    {"overlap", bench::measure_overlap},   {"restore", bench::measure_restore},
-    {"training", bench::measure_training}, {"fingerprint", bench::measure_fingerprint},
+    {"memory", bench::measure_memory},       {"copies", bench::measure_copies},
+    {"calls", bench::measure_calls},         {"saves", bench::measure_saves},
+    {"gaps", bench::measure_gaps},           {"steps", bench::measure_steps},
+    {"overlap", bench::measure_overlap},     {"restore", bench::measure_restore},
+    {"training", bench::measure_training},   {"fingerprint", bench::measure_fingerprint},
+    {"unchanged", bench::measure_unchanged},
 };
 
 }  // namespace

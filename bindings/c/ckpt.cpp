@@ -399,6 +399,7 @@ int ckpt_stats(ckpt_handle* handle, ckpt_stats_values* values) {
     out.newest_replicated = step_or_none(stats.replicated);
     out.newest_committed = step_or_none(stats.committed);
     out.newest_durable = step_or_none(stats.durable);
+    out.bytes_unchanged = stats.bytes_unchanged;
     return fill("ckpt_stats", values, out);
   });
 }

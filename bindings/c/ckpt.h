@@ -133,6 +133,7 @@ typedef struct ckpt_stats_values {
   uint64_t newest_replicated;
   uint64_t newest_committed;
   uint64_t newest_durable;
+  uint64_t bytes_unchanged; /* Of bytes_captured: what a GPU did not copy (skip_unchanged). */
 } ckpt_stats_values;
 
 /* The version of the library, "0.1.0". */

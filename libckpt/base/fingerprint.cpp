@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/assert.hpp"
+#include "base/fingerprint_vector.hpp"
 
 namespace ckpt {
 
@@ -30,11 +31,13 @@ std::uint64_t word_at(const std::byte* bytes, std::size_t count) {
 void FingerprintSum::add(std::span<const std::byte> bytes, std::uint64_t offset) {
   CKPT_ASSERT(offset % word_bytes == 0);
   std::uint64_t place = fingerprint_place(offset / word_bytes);
+  std::size_t at = add_fingerprint_vectors(sums_, bytes, place);
+  CKPT_ASSERT(at % word_bytes == 0);
+  place += at / word_bytes * fingerprint_place_factor;
   const auto add_word = [&](std::uint64_t word) {
     add_fingerprint_word(sums_, word, place);
     place += fingerprint_place_factor;
   };
-  std::size_t at = 0;
   for (; at + word_bytes <= bytes.size(); at += word_bytes)
     add_word(word_at(bytes.data() + at, word_bytes));
   if (at < bytes.size()) add_word(word_at(bytes.data() + at, bytes.size() - at));

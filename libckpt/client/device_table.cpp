@@ -14,6 +14,7 @@ device::GpuOptions gpu_options(const Options& options) {
   gpus.gap = options.gpu_gap;
   gpus.gather = options.gpu_gather;
   gpus.is_checked = options.gpu_check;
+  gpus.skips_unchanged = options.skip_unchanged;
   // Without a directory, as in an embedded engine, each process measures.
   if (const auto directory = os::RuntimeDirectory::find(options.runtime_dir))
     gpus.gap_cache = directory->path() + "/gpu-gaps";

@@ -21,6 +21,7 @@ namespace ckpt::client {
 struct CopiedCapture {
   wire::control::Filled filled;
   std::uint64_t bytes = 0;
+  std::uint64_t bytes_unchanged = 0;
   std::chrono::nanoseconds took{0};
 };
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "arena/arena_limits.hpp"
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "format/safetensors_header.hpp"
@@ -20,6 +21,13 @@ constexpr std::chrono::seconds capture_end_deadline{10};
 // A save waits this long for copies of a GPU that have just ended: `ckpt-gpu` looks for them every
 // 0.05 to 0.8 ms.
 constexpr std::chrono::milliseconds gpu_end_patience{1};
+
+// The Slots that the engine makes for us, if captures look at what these still hold.
+std::size_t slots_kept(const Options& options) {
+  if (!options.skip_unchanged) return 0;
+  return std::max(options.own_slots,
+                  options.dir.empty() ? arena::own_slots_min : arena::own_slots_with_storage);
+}
 
 }  // namespace
 
@@ -39,7 +47,7 @@ Status RunningCapture::plan(const format::Layout& layout, const TensorRegistry& 
   snapshot::CaptureListener& listener = *this;
   snapshotter_ = std::make_unique<snapshot::Snapshotter>(
       snapshot::Snapshotter::Plan{layout_, sources, std::move(header), parts_.devices.devices(),
-                                  parts_.chunk_bytes, hashed},
+                                  parts_.chunk_bytes, hashed, slots_kept(options)},
       listener);
   return {};
 }
@@ -54,6 +62,7 @@ Status RunningCapture::begin(const TakenSlot& slot, Step step, Stream stream, Bl
   request.step = step;
   request.timeline = parts_.link.identity().timeline;
   request.slot = slot.bytes;
+  request.generation = slot.generation;
   request.blobs = blobs.spans();
   request.stream = stream;
   // An archive's headers are written last, so the engine computes the checksums.
@@ -89,6 +98,7 @@ void RunningCapture::capture_ended(const snapshot::Captured& captured) {
 CopiedCapture RunningCapture::copied(const snapshot::Captured& captured) const {
   CopiedCapture copied;
   copied.bytes = captured.bytes;
+  copied.bytes_unchanged = captured.bytes_unchanged;
   copied.took = captured.took;
   control::Filled& filled = copied.filled;
   filled.slot = slot_.slot;
@@ -114,6 +124,7 @@ void RunningCapture::publish(HeldCapture::Judged judged) {
   captured.step = judged.capture.filled.step;
   captured.status = std::move(judged.verdict);
   captured.bytes = judged.capture.bytes;
+  captured.bytes_unchanged = judged.capture.bytes_unchanged;
   captured.took = judged.capture.took;
   if (!captured.status) return give_up(captured);
   CKPT_POINT("client.before_filled");
@@ -130,7 +141,8 @@ void RunningCapture::settle(Step step, Status verdict) {
 Deadline RunningCapture::end_deadline() const {
   auto time = capture_end_deadline;
   // One core reads all of it once more; a second for each GB is slow for it.
-  if (parts_.options.gpu_check) time += std::chrono::seconds(layout_.slot_bytes / GiB);
+  if (parts_.options.gpu_check || parts_.options.skip_unchanged)
+    time += std::chrono::seconds(layout_.slot_bytes / GiB);
   return std::chrono::steady_clock::now() + time;
 }
 

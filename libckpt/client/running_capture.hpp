@@ -45,6 +45,10 @@ class RunningCapture final : private snapshot::CaptureListener {
   // Plans the copies of the registered tensors, unless there is a plan.
   Status plan(const format::Layout& layout, const TensorRegistry& registry);
   void forget_plan() { snapshotter_.reset(); }
+  // A restore fills Slots. Only while no capture runs.
+  void forget_slots() {
+    if (snapshotter_) snapshotter_->forget_slots();
+  }
   // Training goes on after this step.
   void restart(std::optional<Step> restored) { compares_.restart(restored); }
 

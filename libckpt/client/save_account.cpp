@@ -63,7 +63,10 @@ void SaveAccount::skipped(SaveOutcome outcome) {
 void SaveAccount::failed(const Error& error) {
   ++stats_.failed;
   stats_.last_error = error.message();
-  if (failures_.may_speak()) log_error("{}", stats_.last_error);
+  if (!failures_.may_speak()) return;
+  // A capture that we gave up costs a step, and the next one is made as always.
+  if (error.code() == Errc::cancelled) return log_warning("{}", stats_.last_error);
+  log_error("{}", stats_.last_error);
 }
 
 void SaveAccount::not_saved(Step step, std::string why) {
@@ -84,7 +87,7 @@ void SaveAccount::unavailable(const Error& error) {
 
 void SaveAccount::ended(const snapshot::Captured& captured) {
   CKPT_ASSERT(!has_ended_.load());
-  ended_ = {captured.step, captured.bytes, captured.took, std::nullopt};
+  ended_ = {captured.step, captured.bytes, captured.bytes_unchanged, captured.took, std::nullopt};
   if (!captured.status) ended_.error.emplace(captured.status.error());
   has_ended_.store(true, std::memory_order_release);
 }
@@ -99,6 +102,7 @@ std::optional<Step> SaveAccount::collect() {
     return ended.step;
   }
   stats_.bytes_captured += ended.bytes;
+  stats_.bytes_unchanged += ended.bytes_unchanged;
   line_ = std::move(ended);
   return std::nullopt;
 }
@@ -106,9 +110,13 @@ std::optional<Step> SaveAccount::collect() {
 void SaveAccount::report(const LinkCounters& link) {
   if (!line_) return;
   if (logs_saves_)
-    log_info("step {} captured in {:.1f} ms, held {:.1f} ms, {}, {}", number(line_->step),
+    log_info("step {} captured in {:.1f} ms, held {:.1f} ms, {}{}, {}", number(line_->step),
              milliseconds(line_->took), milliseconds(stats_.held - held_before_),
-             arena::human_bytes(line_->bytes), reached_level(line_->step, link));
+             arena::human_bytes(line_->bytes),
+             line_->bytes_unchanged == 0
+                 ? ""
+                 : fmt::format(" ({} unchanged)", arena::human_bytes(line_->bytes_unchanged)),
+             reached_level(line_->step, link));
   line_.reset();
 }
 

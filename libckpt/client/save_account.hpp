@@ -68,6 +68,7 @@ class SaveAccount {
   struct Ended {
     Step step{};
     std::uint64_t bytes = 0;
+    std::uint64_t bytes_unchanged = 0;
     std::chrono::nanoseconds took{0};
     std::optional<Error> error;
   };

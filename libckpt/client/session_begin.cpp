@@ -149,6 +149,7 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
 Result<Restored> CheckpointSession::ask_and_restore(control::AskRestore request,
                                                     const SessionLink::CopyOut& copy,
                                                     Deadline& deadline) {
+  capture_.forget_slots();  // It may fill any of them.
   if (Status slots = link_->ask_restore(std::move(request), deadline); !slots) {
     if (slots.error().code() != Errc::unavailable) slots_.forget_room();
     return fail(std::move(slots).error());

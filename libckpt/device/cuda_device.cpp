@@ -19,6 +19,16 @@ constexpr std::chrono::microseconds run_poll_interval{50};  // A tenth of a batc
 // While copies wait for the trainer's work, which may be far from its end.
 constexpr std::chrono::microseconds far_poll_interval_max{800};
 
+// Each batch that may be skipped is up to five launches, and all of them are queued at once, where
+// a stream takes about a thousand.
+constexpr std::uint64_t skipping_batches_max = 100;
+
+std::uint64_t bytes_of(const CopyList& list) {
+  std::uint64_t bytes = 0;
+  for (const Strip& strip : list.strips) bytes += strip.bytes;
+  return bytes;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<CudaDevice>> CudaDevice::open(const CudaDriver& driver, int index,
@@ -122,10 +132,16 @@ std::unique_ptr<CopyRun> CudaDevice::make_run(CopyList list, CopyListener& liste
     return result != CUDA_SUCCESS || begin == address;  // Two copies are correct in any case.
   };
   BatchLimits limits = limits_;
+  if (skips(list)) limits.bytes = std::max(limits.bytes, bytes_of(list) / skipping_batches_max);
   if (!queue_.is_batch_copy_usable) limits.copies = std::min(limits.copies, copies_one_by_one_max);
   CudaBatches plan = plan_batches(list, limits, begins_memory);
   return std::make_unique<CudaRun>(queue_, gather_small(std::move(plan), gather_limits()),
-                                   listener);
+                                   list.slots, listener);
+}
+
+bool CudaDevice::skips(const CopyList& list) {
+  const std::lock_guard lock(queue_.mutex);
+  return list.slots > 0 && queue_.changed_copy.is_usable();
 }
 
 GatherLimits CudaDevice::gather_limits() {

@@ -40,6 +40,7 @@ class CudaDevice final : public Device {
   void start_thread();
   void run();
   GatherLimits gather_limits();
+  bool skips(const CopyList& list);
   std::chrono::microseconds next_pause(std::chrono::microseconds pause) const;
   Status synchronize() const;
   void carry_out_quiesce(std::unique_lock<std::mutex>& lock);

@@ -1,8 +1,6 @@
 #include "device/cuda_gather.hpp"
 
-#include <cstdlib>
 #include <cstring>
-#include <string_view>
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
@@ -19,13 +17,6 @@ constexpr unsigned threads = 512;
 
 constexpr std::uint64_t small_bytes = 64 * KiB;  // From here on the copy engine is as fast.
 constexpr std::size_t copies_min = 64;  // Fewer cost less than what a kernel takes from training.
-
-// All streams then share one queue of the hardware: a kernel waits for those that the trainer has
-// launched, and so do the copies behind it. Copies alone go past them.
-bool has_one_queue() {
-  const char* const connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  return connections != nullptr && std::string_view(connections) == "1";
-}
 
 }  // namespace
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 namespace ckpt::device {
 
 Result<CUfunction> load_kernel(const CudaDriver& driver, const CudaKernel& kernel) {
@@ -15,6 +17,11 @@ Result<CUfunction> load_kernel(const CudaDriver& driver, const CudaKernel& kerne
   CKPT_CHECK(driver.check(driver.module_function(&function, module, kernel.name),
                           fmt::format("find the kernel for {}", kernel.purpose)));
   return function;
+}
+
+bool has_one_queue() {
+  const char* const connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  return connections != nullptr && std::string_view(connections) == "1";
 }
 
 }  // namespace ckpt::device

@@ -19,4 +19,9 @@ struct CudaKernel {
 // driver launches no kernels), and as CudaDriver::check.
 Result<CUfunction> load_kernel(const CudaDriver& driver, const CudaKernel& kernel);
 
+// CUDA_DEVICE_MAX_CONNECTIONS is 1. All streams then share one queue of the hardware: a kernel
+// waits for those that the trainer has launched, and so do the copies behind it. Copies alone go
+// past them.
+bool has_one_queue();
+
 }  // namespace ckpt::device

@@ -40,6 +40,7 @@ Status CudaQueue::open(CUdevice device) {
   CKPT_CHECK(make_stream());
   CKPT_CHECK(find_batch_copy(device));
   CKPT_CHECK(load_fingerprint());
+  CKPT_CHECK(changed_copy.load(stream, fingerprint, takes_host_pointers_));
   CKPT_CHECK(driver.check(driver.allocate(&gap_word_, sizeof(std::uint32_t)),
                           "allocate a word on the GPU"));
   return {};
@@ -65,15 +66,17 @@ Status CudaQueue::find_batch_copy(CUdevice device) {
       driver.device_attribute(&takes_host_pointers,
                               CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, device),
       "ask whether the GPU uses host addresses"));
-  is_batch_copy_usable = driver.has_batch_copy() && takes_host_pointers != 0;
-  return gather.load(stream, takes_host_pointers != 0);
+  takes_host_pointers_ = takes_host_pointers != 0;
+  is_batch_copy_usable = driver.has_batch_copy() && takes_host_pointers_;
+  return gather.load(stream, takes_host_pointers_);
 }
 
 // Captures go on without it: a check that cannot be made is no reason to stop training.
 Status CudaQueue::load_fingerprint() {
-  if (!is_checked) return {};
+  if (!is_checked && !changed_copy.is_wanted()) return {};
   Status loaded = fingerprint.load(stream);
   if (loaded || loaded.error().code() == Errc::unavailable) return loaded;
+  if (!is_checked) return {};  // What else needs it says so.
   log_warning("gpu_check: captures of this GPU are not checked: {}", loaded.error().text());
   return {};
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/assert.hpp"
+#include "device/cuda_changed_copy.hpp"
 #include "device/cuda_context_identity.hpp"
 #include "device/cuda_fingerprint.hpp"
 #include "device/cuda_gather.hpp"
@@ -46,6 +47,7 @@ class CudaQueue {
         mirrors(driver_in),
         is_checked(options.is_checked),
         fingerprint(driver_in),
+        changed_copy(driver_in, options.skips_unchanged),
         gap_(options.gap) {}
   ~CudaQueue() { CKPT_ASSERT(runs.empty()); }
   CudaQueue(const CudaQueue&) = delete;
@@ -88,7 +90,8 @@ class CudaQueue {
   CudaGather gather;
   CudaMirrors mirrors;
   const bool is_checked;
-  CudaFingerprint fingerprint;  // Unusable where captures are not checked.
+  CudaFingerprint fingerprint;  // Unusable where nothing needs it.
+  CudaChangedCopy changed_copy;
   CUstream stream = nullptr;
 
  private:
@@ -100,6 +103,7 @@ class CudaQueue {
   CUdeviceptr gap_word_ = 0;
   std::byte* ring_ = nullptr;
   std::uint64_t half_bytes_ = 0;
+  bool takes_host_pointers_ = false;
   bool is_context_gone_ = false;
 };
 

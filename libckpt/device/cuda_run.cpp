@@ -21,10 +21,6 @@ namespace ckpt::device {
 
 namespace {
 
-CUdeviceptr on_gpu(const std::byte* address) {
-  return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(address));
-}
-
 std::uint64_t largest_batch(const CudaBatches& plan) {
   std::uint64_t bytes = 0;
   for (const CudaBatch& batch : plan.batches) bytes = std::max(bytes, batch.bytes);
@@ -46,7 +42,7 @@ Unexpected captured_error(const char* what) {
 
 }  // namespace
 
-CudaRun::CudaRun(CudaQueue& queue, CudaBatches plan, CopyListener& listener)
+CudaRun::CudaRun(CudaQueue& queue, CudaBatches plan, std::size_t slots, CopyListener& listener)
     : queue_(queue),
       plan_(std::move(plan)),
       listener_(listener),
@@ -61,7 +57,9 @@ CudaRun::CudaRun(CudaQueue& queue, CudaBatches plan, CopyListener& listener)
   sizes_.reserve(copies_max);
   if (!queue_.identity.check()) return;  // Each start will say so.
   if (!plan_.gathered.empty()) make_table();
-  if (!plan_.batches.empty() && queue_.fingerprint.is_usable()) make_check();
+  if (plan_.batches.empty()) return;
+  if (slots > 0) make_skip(slots);
+  if (!skip_ && queue_.is_checked) make_check();
 }
 
 // With the context current. The captures do without it if need be.
@@ -77,11 +75,23 @@ void CudaRun::make_table() {
 
 void CudaRun::make_check() {
   const Lock lock(queue_.mutex);
+  if (!queue_.fingerprint.is_usable()) return;
   auto made = CudaCheck::make(queue_.driver, queue_.mirrors, plan_);
   if (made) {
     check_ = std::move(*made);
   } else {
     log_warning("gpu_check: captures are not checked: {}", made.error().text());
+  }
+}
+
+void CudaRun::make_skip(std::size_t slots) {
+  const Lock lock(queue_.mutex);
+  if (!queue_.changed_copy.is_usable()) return;
+  auto made = CudaSkip::make(queue_.driver, queue_.mirrors, plan_, {slots, queue_.is_checked});
+  if (made) {
+    skip_ = std::move(*made);
+  } else {
+    log_info("skip_unchanged: unchanged tensors are copied: {}", made.error().text());
   }
 }
 
@@ -98,6 +108,8 @@ CudaRun::~CudaRun() {
   order_.close(has_context);
   if (check_ && !has_context) check_->forget();
   check_.reset();
+  if (skip_ && !has_context) skip_->forget();
+  skip_.reset();
   if (table_ && !has_context) table_->forget();
   table_.reset();
 }
@@ -146,6 +158,7 @@ Status CudaRun::start(const CopyStart& start) {
     errors_in_a_row_ = 0;
     is_covered_ = true;
     is_unpaced_ = false;
+    if (skip_) skip_->begin(start.generation, slot_, !is_by_ring_);
     // Step 1.
     CKPT_CHECK(order_.follow(queue_.stream, start.stream));
     // Step 2.
@@ -184,8 +197,10 @@ Status CudaRun::queue_batches(std::size_t count) {
   // Where a thread waits for all of it, there is nothing to let through.
   if (next_ > 0 && !is_unpaced_) CKPT_CHECK(queue_.queue_gap());
   is_covered_ = false;
-  Status queued = queue_checks(last);
-  if (queued) queued = queue_copies(copies, ring_half);
+  const Result<bool> copied = queue_sums(last);
+  Status queued;
+  if (!copied) queued = fail(Error(copied.error()));
+  if (copied && !*copied) queued = queue_copies(copies, ring_half);
   // Also after only a part of a batch: the event shows when that has ended.
   const CUresult recorded = queue_.driver.record_event(events_[last], queue_.stream);
   is_covered_ = recorded == CUDA_SUCCESS;
@@ -197,86 +212,15 @@ Status CudaRun::queue_batches(std::size_t count) {
   return queue_.driver.check(recorded, "record an event behind a batch of copies");
 }
 
-Status CudaRun::queue_checks(std::size_t last) {
-  if (!check_) return {};
-  for (std::size_t batch = next_; batch <= last; ++batch)
+// True: what has changed is copied with them, and nothing else need be.
+Result<bool> CudaRun::queue_sums(std::size_t last) {
+  if (skip_) {
+    CKPT_ASSERT(last == next_);
+    return skip_->queue(queue_.fingerprint, queue_.changed_copy, last, queue_.stream);
+  }
+  for (std::size_t batch = next_; check_ && batch <= last; ++batch)
     CKPT_CHECK(check_->queue(queue_.fingerprint, batch, queue_.stream));
-  return {};
-}
-
-std::byte* CudaRun::target_of(const CudaCopy& copy, std::byte* ring_half,
-                              std::uint64_t ring_offset) const {
-  if (ring_half != nullptr) return ring_half + ring_offset;
-  CKPT_ASSERT(copy.slot_offset + copy.bytes <= slot_.size());
-  return slot_.data() + copy.slot_offset;
-}
-
-CudaRun::Copies CudaRun::copies_of(std::size_t first, std::size_t last) const {
-  const CudaBatch& begin = plan_.batches[first];
-  const CudaBatch& end = plan_.batches[last];
-  return {std::span(plan_.copies)
-              .subspan(begin.first_copy, end.first_copy + end.copy_count - begin.first_copy),
-          std::span(plan_.gathered)
-              .subspan(begin.first_gathered,
-                       end.first_gathered + end.gathered_count - begin.first_gathered)};
-}
-
-void CudaRun::add_targets(std::span<const CudaCopy> copies, std::byte* ring_half,
-                          std::uint64_t& offset) {
-  for (const CudaCopy& copy : copies) {
-    targets_.push_back(on_gpu(target_of(copy, ring_half, offset)));
-    sources_.push_back(on_gpu(copy.source));
-    sizes_.push_back(copy.bytes);
-    offset += copy.bytes;
-  }
-}
-
-Status CudaRun::queue_copies(const Copies& copies, std::byte* ring_half) {
-  bool is_gathered = false;
-  // The ring has no place for each of them that the table could name.
-  if (!copies.gathered.empty() && table_ && ring_half == nullptr && queue_.gather.is_usable()) {
-    const CudaCopy& last = copies.gathered.back();
-    CKPT_ASSERT(last.slot_offset + last.bytes <= slot_.size());
-    const auto first = static_cast<std::size_t>(copies.gathered.data() - plan_.gathered.data());
-    CKPT_TRY(is_gathered,
-             queue_.gather.queue(*table_, {first, copies.gathered, slot_.data()}, queue_.stream));
-  }
-  targets_.clear();
-  sources_.clear();
-  sizes_.clear();
-  std::uint64_t ring_offset = 0;
-  add_targets(copies.by_engine, ring_half, ring_offset);
-  if (!is_gathered) add_targets(copies.gathered, ring_half, ring_offset);
-  if (targets_.size() > 1 && queue_.is_batch_copy_usable) {
-    const CUresult result = queue_together();
-    if (result != CUDA_ERROR_NOT_SUPPORTED)
-      return queue_.driver.check(result, "queue a batch of copies from the GPU");
-    queue_.is_batch_copy_usable = false;
-    log_info("the driver copies small tensors of this GPU one by one: it does not take batches");
-  }
-  for (std::size_t i = 0; i < targets_.size(); ++i) {
-    CKPT_CHECK(
-        queue_.driver.check(queue_.driver.copy_to_host(reinterpret_cast<void*>(targets_[i]),
-                                                       sources_[i], sizes_[i], queue_.stream),
-                            "queue a copy from the GPU"));
-  }
-  return {};
-}
-
-CUresult CudaRun::queue_together() {
-  CUmemcpyAttributes attributes{};
-  // Each source is read in stream order, after the trainer's last update wrote it.
-  attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
-  if (queue_.prefers_overlap) attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
-  std::size_t first = 0;
-  std::size_t failed = 0;  // CUDA 12 does not document a null pointer here.
-  const CudaDriver& driver = queue_.driver;
-  return driver.copy_batch_13000 != nullptr
-             ? driver.copy_batch_13000(targets_.data(), sources_.data(), sizes_.data(),
-                                       targets_.size(), &attributes, &first, 1, queue_.stream)
-             : driver.copy_batch_12080(targets_.data(), sources_.data(), sizes_.data(),
-                                       targets_.size(), &attributes, &first, 1, &failed,
-                                       queue_.stream);
+  return false;
 }
 
 void CudaRun::fail_with(Error error) {
@@ -304,7 +248,8 @@ void CudaRun::queue_all_left() {
   for (std::size_t i = next_; i < plan_.batches.size(); ++i) left += plan_.batches[i].bytes;
   const std::uint64_t bytes_max = together_bytes_max(left);
   while (has_left() && !is_by_ring_) {
-    const Status queued = queue_batches(count_together(bytes_max));
+    // Each is copied in its own way where some may be skipped. There are few then.
+    const Status queued = queue_batches(skip_ ? 1 : count_together(bytes_max));
     if (!queued) fail_with(queued.error());
   }
 }
@@ -416,11 +361,18 @@ void CudaRun::empty_ring(Lock& lock) {
 }
 
 void CudaRun::check_arrived(Lock& lock) {
-  if (!check_ || failure_ || queue_.lost) return;
+  if ((!check_ && !skip_) || failure_ || queue_.lost) return;
   lock.unlock();
-  const Status compared = check_->compare(ended_, slot_, listener_);
+  const Status compared =
+      skip_ ? skip_->compare(ended_, listener_) : check_->compare(ended_, slot_, listener_);
   lock.lock();
   if (!compared) fail_with(compared.error());
+}
+
+void CudaRun::forget_slots() {
+  const Lock lock(queue_.mutex);
+  CKPT_ASSERT(state_ == State::idle);
+  if (skip_) skip_->forget_slots();
 }
 
 void CudaRun::report_arrived(Lock& lock) {
@@ -435,6 +387,7 @@ void CudaRun::end(Lock& lock) {
   state_ = State::ending;
   std::erase(queue_.runs, this);
   queue_.changed.notify_all();  // A fence need not wait for the listener.
+  if (skip_) skip_->end(!failure_);
   Status status;
   if (failure_) status = fail(Error(*failure_));
   lock.unlock();

@@ -19,6 +19,7 @@
 #include "device/cuda_check.hpp"
 #include "device/cuda_order.hpp"
 #include "device/cuda_queue.hpp"
+#include "device/cuda_skip.hpp"
 
 namespace ckpt::device {
 
@@ -27,7 +28,8 @@ inline constexpr std::chrono::seconds gpu_fence_deadline{60};
 
 class CudaRun final : public CopyRun {
  public:
-  CudaRun(CudaQueue& queue, CudaBatches plan, CopyListener& listener);
+  // `slots`: as CopyList::slots.
+  CudaRun(CudaQueue& queue, CudaBatches plan, std::size_t slots, CopyListener& listener);
   ~CudaRun() override;
   CudaRun(const CudaRun&) = delete;
   CudaRun& operator=(const CudaRun&) = delete;
@@ -37,6 +39,8 @@ class CudaRun final : public CopyRun {
   Status wait_idle(Deadline deadline) override;
   // None: the engine takes them as batches arrive.
   std::span<const Crc32> checksums() const override { return {}; }
+  std::uint64_t bytes_unchanged() const override { return skip_ ? skip_->bytes_unchanged() : 0; }
+  void forget_slots() override;
 
   // Runs on `ckpt-gpu` with the queue's lock, which it releases meanwhile. True: there was
   // progress.
@@ -65,7 +69,8 @@ class CudaRun final : public CopyRun {
   CUresult queue_together();
   void make_table();
   void make_check();
-  Status queue_checks(std::size_t last);
+  void make_skip(std::size_t slots);
+  Result<bool> queue_sums(std::size_t last);
   void check_arrived(Lock& lock);
   std::byte* target_of(const CudaCopy& copy, std::byte* ring_half, std::uint64_t ring_offset) const;
   void queue_all_left();
@@ -84,6 +89,7 @@ class CudaRun final : public CopyRun {
   CudaOrder order_;
   std::unique_ptr<GatherTable> table_;  // Null: the engine copies the small ones as well.
   std::unique_ptr<CudaCheck> check_;    // Null: what arrives is not checked.
+  std::unique_ptr<CudaSkip> skip_;      // Null: all is copied. Checks what arrives, if need be.
   std::vector<CUevent> events_;         // One for each batch, made at the first start.
   std::vector<std::size_t> event_of_;   // Which of them was recorded behind each batch.
   // Arguments for one call of the batched copy, as many as the largest batch needs.

@@ -46,6 +46,9 @@ struct Strip {
 struct CopyList {
   std::vector<CopyPiece> pieces;
   std::vector<Strip> strips;  // Cover `pieces` in order.
+  // So many Slots are filled in turn, and a capture may leave alone what its Slot still holds.
+  // 0: each copies all.
+  std::size_t slots = 0;
 };
 
 // Stretch: bytes of a source, or of a Slot.
@@ -74,6 +77,8 @@ struct CopyStart {
   std::span<std::byte> slot;
   Stream stream;  // Copies run after all work that is already queued on it.
   bool with_checksums = true;
+  // Names the Slot's memory. 0: nobody knows what has happened to it.
+  std::uint64_t generation = 0;
 };
 
 class CopyRun {
@@ -93,6 +98,12 @@ class CopyRun {
   // One per strip of the newest run that succeeded; empty when none were asked for, or when the
   // device leaves them to the engine.
   virtual std::span<const Crc32> checksums() const = 0;
+
+  // Of the newest run that succeeded: bytes that the Slot still held, and that were not copied.
+  virtual std::uint64_t bytes_unchanged() const { return 0; }
+  // Somebody else may have written into the Slots: the next start into each copies all. The run is
+  // idle.
+  virtual void forget_slots() {}
 };
 
 // HashRun: takes checksums of memory where it lies, and copies nothing. `start` ignores the Slot.

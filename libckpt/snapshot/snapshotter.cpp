@@ -30,6 +30,7 @@ Snapshotter::Snapshotter(Plan plan, CaptureListener& listener)
   for (PlannedRun& planned : plan_.runs) {
     CKPT_ASSERT(planned.device < plan.devices.size());
     has_checksums_ = has_checksums_ && plan.devices[planned.device]->has_checksums();
+    planned.list.slots = planned.is_guarded ? 0 : plan.slots;
     auto end = std::make_unique<RunEnd>(*this);
     auto run = plan.devices[planned.device]->make_run(std::move(planned.list), *end);
     runs_.push_back({planned.is_guarded, std::move(end), std::move(run)});
@@ -116,7 +117,7 @@ Status Snapshotter::copy_all(const CaptureRequest& request) {
 }
 
 Status Snapshotter::start_runs(const CaptureRequest& request, bool guarded) {
-  const device::CopyStart start{request.slot, request.stream, with_checksums_};
+  const device::CopyStart start{request.slot, request.stream, with_checksums_, request.generation};
   for (Run& run : runs_) {
     if (run.is_guarded != guarded || (run.is_hashing && !with_hashes_)) continue;
     run.end->status = {};
@@ -150,6 +151,11 @@ Status Snapshotter::guard(Stream stream) {
 Status Snapshotter::wait_idle(device::Deadline deadline) {
   for (Run& run : runs_) CKPT_CHECK(run.run->wait_idle(deadline));
   return {};
+}
+
+void Snapshotter::forget_slots() {
+  CKPT_ASSERT(!is_running());
+  for (Run& run : runs_) run.run->forget_slots();
 }
 
 Status Snapshotter::copy_blobs(const CaptureRequest& request) {
@@ -215,6 +221,8 @@ void Snapshotter::end_capture() {
     combine_checksums();
     collect_hashes();
     captured.bytes = plan_.bytes + align_up(blob_bytes_, page_bytes);
+    for (const Run& run : runs_) captured.bytes_unchanged += run.run->bytes_unchanged();
+    CKPT_ASSERT(captured.bytes_unchanged <= captured.bytes);
     captured.blob_bytes = blob_bytes_;
     captured.blobs = blobs_;
     captured.chunk_crcs = checksums_.crcs();

@@ -36,6 +36,7 @@ struct CaptureRequest {
   Step step{};
   std::uint64_t timeline = 0;
   std::span<std::byte> slot;
+  std::uint64_t generation = 0;  // As CopyStart::generation.
   std::span<const std::span<const std::byte>> blobs;
   Stream stream;
   bool with_checksums = true;
@@ -48,6 +49,7 @@ struct Captured {
   Step step{};
   Status status;  // Not ok: nothing in the Slot may be used.
   std::uint64_t bytes = 0;
+  std::uint64_t bytes_unchanged = 0;  // Those of them that the Slot still held.
   std::uint64_t blob_bytes = 0;
   std::span<const format::Extent> blobs;  // In the Slot, parallel to the request's.
   std::span<const Crc32> chunk_crcs;      // Empty: not computed while copying.
@@ -80,6 +82,9 @@ class Snapshotter {
     std::span<device::Device* const> devices;
     std::uint64_t chunk_bytes = 0;
     std::span<const HashedSource> hashed = {};
+    // They are filled in turn, and unguarded tensors that have not changed since are left alone. 0:
+    // each capture copies all. Guarded ones change before the next capture in any case.
+    std::size_t slots = 0;
   };
   Snapshotter(Plan plan, CaptureListener& listener);
   ~Snapshotter();
@@ -96,6 +101,8 @@ class Snapshotter {
   // Waits until the listener has returned. Errors: unavailable (the deadline passed).
   Status wait_idle(device::Deadline deadline);
   bool is_running() const { return is_running_.load(std::memory_order_acquire); }
+  // Somebody else may have written into the Slots. Only while nothing runs.
+  void forget_slots();
 
  private:
   // One for each run, so that their statuses need no lock.

@@ -37,7 +37,9 @@ CaptureWorld::CaptureWorld(const WorldOptions& options, std::uint64_t plant, int
     : pins_(std::make_shared<device::MemoryPins>()),
       threads_(std::make_unique<device::CopyThreads>(1)),
       host_(std::make_unique<device::HostDevice>(*threads_)),
-      seed_(options.seed) {
+      seed_(options.seed),
+      is_skipping_(options.device.skips_unchanged),
+      changes_(options.changes) {
   Log::set_level(LogLevel::error);
   trainer_ = std::make_unique<StandInTrainer>(options.words);
   make_tensors(options);
@@ -99,7 +101,7 @@ bool CaptureWorld::make_snapshotter(const WorldOptions& options) {
     order_.push_back(static_cast<std::size_t>(found - tensors_.begin()));
     sources.push_back({found->data, index_of.at(found->gpu), found->is_guarded});
   }
-  for (int i = 0; i < 2; ++i) {
+  for (std::size_t i = 0; i < options.slots; ++i) {
     // Pages of its own, as a real Slot has them.
     auto slot = std::make_shared<std::vector<std::byte>>(layout_.slot_bytes + 2 * page_bytes);
     const auto first = page_bytes - reinterpret_cast<std::uintptr_t>(slot->data()) % page_bytes;
@@ -114,7 +116,14 @@ bool CaptureWorld::make_snapshotter(const WorldOptions& options) {
   auto header = format::render_header(layout_, facts).value();
   snapshot::CaptureListener& listener = *this;
   snapshotter_ = std::make_unique<snapshot::Snapshotter>(
-      snapshot::Snapshotter::Plan{layout_, sources, std::move(header), devices_, chunk}, listener);
+      snapshot::Snapshotter::Plan{layout_,
+                                  sources,
+                                  std::move(header),
+                                  devices_,
+                                  chunk,
+                                  {},
+                                  is_skipping_ ? slots_.size() : 0},
+      listener);
   update(false);
   update(true);
   return true;
@@ -139,7 +148,16 @@ void CaptureWorld::update(bool guarded) {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     Tensor& tensor = tensors_[i];
     if (tensor.is_guarded != guarded) continue;
-    tensor.bytes = random_bytes(tensor.bytes.size(), seed_ * 1'000'003 + step_ * 1009 + i);
+    const std::uint64_t seed = seed_ * 1'000'003 + step_ * 1009 + i;
+    const std::size_t size = tensor.bytes.size();
+    const std::size_t wanted = step_ > 0 && changes_ ? changes_(i, step_) : size;
+    if (wanted == 0) continue;
+    const std::size_t count = std::min(wanted, size);
+    const std::size_t first = seed % (size - count + 1);
+    auto bytes = random_bytes(count, seed);
+    // Another one in any case.
+    if (bytes.front() == tensor.bytes[first]) bytes.front() ^= std::byte{1};
+    std::ranges::copy(bytes, tensor.bytes.begin() + static_cast<std::ptrdiff_t>(first));
     trainer_->write(tensor.data, tensor.bytes);
   }
 }
@@ -150,18 +168,23 @@ bool CaptureWorld::wait_idle() {
   return false;
 }
 
+std::span<std::byte> CaptureWorld::slot(std::size_t index) const {
+  std::vector<std::byte>& memory = *slots_[index];
+  const auto first = page_bytes - reinterpret_cast<std::uintptr_t>(memory.data()) % page_bytes;
+  return std::span(memory).subspan(first, layout_.slot_bytes);
+}
+
 bool CaptureWorld::step() {
   if (!wait_idle()) return false;
   ++step_;
   expected_.clear();
   for (const std::size_t index : order_) expected_.push_back(tensors_[index].bytes);
-  std::vector<std::byte>& memory = *slots_[step_ % 2];
-  const auto first = page_bytes - reinterpret_cast<std::uintptr_t>(memory.data()) % page_bytes;
-  slot_ = std::span(memory).subspan(first, layout_.slot_bytes);
-  std::fill(slot_.begin(), slot_.end(), std::byte{0xee});
+  slot_ = slot(slot_of(step_));
+  if (!is_skipping_) std::fill(slot_.begin(), slot_.end(), std::byte{0xee});
   snapshot::CaptureRequest request;
   request.step = Step{step_};
   request.slot = slot_;
+  request.generation = generation_ == 0 ? 0 : generation_ + slot_of(step_);
   request.stream = trainer_->stream();
   const Status begun = snapshotter_->begin(request);
   if (!begun) note(begun.error());
@@ -185,8 +208,10 @@ void CaptureWorld::capture_ended(const snapshot::Captured& captured) {
     note(captured.status.error());
   } else {
     good_ += is_right(layout_.slot_bytes) ? 1 : 0;
+    bytes_unchanged_ = captured.bytes_unchanged;
   }
-  std::fill(slot_.begin(), slot_.end(), of_the_next);
+  if (!is_skipping_) std::fill(slot_.begin(), slot_.end(), of_the_next);
+  left_.assign(slot_.begin(), slot_.end());
 }
 
 void CaptureWorld::capture_arrived(std::uint64_t bytes) {
@@ -210,7 +235,9 @@ std::string CaptureWorld::findings() const {
   if (snapshotter_ == nullptr || snapshotter_->is_running()) return all;
   // Nothing may write into a Slot after its capture has ended.
   stand_in().run_all();
-  if (!holds_only(slot_, of_the_next)) all += "a Slot was written after its capture had ended\n";
+  const bool is_left =
+      is_skipping_ ? std::ranges::equal(slot_, left_) : holds_only(slot_, of_the_next);
+  if (!is_left) all += "a Slot was written after its capture had ended\n";
   return all;
 }
 

@@ -4,11 +4,12 @@
 // The trainer updates its tensors as soon as it may: unguarded ones right after save() has
 // returned, the rest right after guard(). Each time the listener hears of bytes that arrived, it
 // compares them one by one. At the end the Slot is overwritten at once, since by then it belongs to
-// somebody else.
+// somebody else; unless captures skip what their Slot still holds, which then stays as it is.
 //
 // Threads: one, but for the listener.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,6 +34,9 @@ struct WorldOptions {
   std::size_t tensors = 24;
   Guarded guarded = Guarded::some;
   device::GpuOptions device = {0, 64 * KiB, 8};
+  std::size_t slots = 2;  // They are filled in turn.
+  // How many bytes of a tensor, one behind the other, change after a step. Empty: all of each.
+  std::function<std::size_t(std::size_t tensor, std::uint64_t step)> changes;
 };
 
 class CaptureWorld final : private snapshot::CaptureListener {
@@ -52,6 +56,15 @@ class CaptureWorld final : private snapshot::CaptureListener {
   std::string findings() const;
   const std::string& first_error() const { return first_error_; }
   snapshot::Snapshotter& snapshotter() { return *snapshotter_; }
+  // Waits for the last capture.
+  bool wait_idle();
+  std::uint64_t bytes_unchanged() const { return bytes_unchanged_; }  // Of the newest good capture.
+  const format::Layout& layout() const { return layout_; }
+  std::span<std::byte> slot(std::size_t index) const;
+  std::size_t slot_of(std::uint64_t step) const { return step % slots_.size(); }
+  // Its memory is another one from now on, as after a resize.
+  void rename_slots() { generation_ += slots_.size(); }
+  void forget_names() { generation_ = 0; }
   StandInTrainer& trainer() { return *trainer_; }
   bool is_ready() const { return snapshotter_ != nullptr; }
 
@@ -74,7 +87,6 @@ class CaptureWorld final : private snapshot::CaptureListener {
   void update(bool guarded);
   // For the tensors that lie below this offset in the Slot.
   bool is_right(std::uint64_t slot_end);
-  bool wait_idle();
   void note(const Error& error);
   void note_wrong(const std::string& what);
   std::string wrong() const;
@@ -93,11 +105,16 @@ class CaptureWorld final : private snapshot::CaptureListener {
   std::vector<std::shared_ptr<const void>> pinned_;
   std::uint64_t step_ = 0;
   std::uint64_t seed_ = 1;
+  std::uint64_t generation_ = 1;  // Of the first Slot.
+  const bool is_skipping_;
+  const std::function<std::size_t(std::size_t, std::uint64_t)> changes_;
   std::vector<std::vector<std::byte>> expected_;  // For the running capture, by tensor.
   std::span<std::byte> slot_;
+  std::vector<std::byte> left_;  // What a capture left in its Slot.
 
   std::size_t good_ = 0;
   std::size_t failed_ = 0;
+  std::uint64_t bytes_unchanged_ = 0;
   mutable std::mutex mutex_;  // For the next two, which the listener writes as well.
   std::string wrong_;
   std::string first_error_;

@@ -378,6 +378,7 @@ nb::dict Client::stats() {
   answer["skipped_by_agreement"] = stats.skipped_by_agreement;
   answer["failed"] = stats.failed;
   answer["bytes_captured"] = stats.bytes_captured;
+  answer["bytes_unchanged"] = stats.bytes_unchanged;
   answer["held_seconds"] = seconds_of(stats.held);
   answer["held_seconds_max"] = seconds_of(stats.held_max);
   answer["daemon_restarts"] = stats.daemon_restarts;

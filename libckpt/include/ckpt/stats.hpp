@@ -38,6 +38,8 @@ struct Stats {
   std::uint64_t skipped_by_agreement = 0;  // All ranks capture a later step instead.
   std::uint64_t failed = 0;
   std::uint64_t bytes_captured = 0;
+  // Those of them that a GPU did not copy, since the Slot still held them: see skip_unchanged.
+  std::uint64_t bytes_unchanged = 0;
   std::chrono::nanoseconds held{0};  // Total time of the training thread inside save and guard.
   std::chrono::nanoseconds held_max{0};
   std::uint64_t daemon_restarts = 0;

@@ -11,6 +11,8 @@ namespace ckpt::test {
 struct StandInCounts {
   std::uint64_t calls = 0;             // Calls of the driver's functions, by name looked up.
   std::uint64_t copies = 0;            // Between host and GPU.
+  std::uint64_t bytes_by_engine = 0;   // Of copies to the host.
+  std::uint64_t bytes_by_kernel = 0;   // That the kernel for changed tensors has copied.
   std::uint64_t batches = 0;           // Calls of cuMemcpyBatchAsync.
   std::uint64_t kernels = 0;           // Launches of libckpt's kernels.
   std::uint64_t words_set = 0;         // Calls of cuMemsetD32Async.

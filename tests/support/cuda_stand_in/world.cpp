@@ -472,6 +472,7 @@ CUresult World::copy(StreamQueue& stream, void* host, CUdeviceptr address, std::
   const HostKind kind = kind_of(host, bytes);
   if (kind == HostKind::torn) return CUDA_ERROR_INVALID_VALUE;  // Over two registrations.
   ++counts.copies;
+  if (is_to_host) counts.bytes_by_engine += bytes;
   Work work;
   work.is_copy = true;
   work.is_launch = is_launch;
