@@ -73,9 +73,17 @@ TEST_CASE("gpu ranks: one that is dropped leaves nothing", "[unit][device]") {
 TEST_CASE("gpu ranks: a call that ends by its own deadline is not given up", "[unit][device]") {
   NcclTeamOptions options;
   options.ranks = 1;
+  options.nccl = "block=ncclCommAbort";
   NcclTeam team(options);
   GpuRanks ranks = opened(0);
-  const Status late = ranks.join({0, 1, ranks.make_id(long_enough).value(), milliseconds(0)});
+  const GpuRanks::Id id = ranks.make_id(long_enough).value();
+  // The deadline has passed when the abort goes on.
+  std::thread other([] {
+    while (nccl_stand_in().counts().blocked == 0) std::this_thread::yield();
+    nccl_stand_in().let_go();
+  });
+  const Status late = ranks.join({0, 1, id, milliseconds(0)});
+  other.join();
   REQUIRE_FALSE(late);
   CHECK_THAT(late.error().text(), Contains("did not end in time"));
   CHECK(nccl_stand_in().counts().aborts == 1);

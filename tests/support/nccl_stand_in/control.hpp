@@ -13,7 +13,8 @@ struct NcclCounts {
   std::uint64_t broadcasts = 0;
   std::uint64_t aborts = 0;
   std::uint64_t destroys = 0;
-  std::uint64_t live = 0;  // Communicators that are neither destroyed nor aborted.
+  std::uint64_t blocked = 0;  // Calls that did not return, or did after let_go().
+  std::uint64_t live = 0;     // Communicators that are neither destroyed nor aborted.
 };
 
 struct NcclControl {

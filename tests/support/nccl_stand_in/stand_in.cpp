@@ -150,7 +150,10 @@ bool is_meant(const std::string& name, const std::string& which) {
 // Counts a call; says how it fails, or that it does not.
 NcclResult enter(std::unique_lock<std::mutex>& lock, const char* name) {
   ++all().counts.calls;
-  if (is_meant(name, all().settings.block)) changed().wait(lock, [] { return !all().may_block; });
+  if (is_meant(name, all().settings.block)) {
+    ++all().counts.blocked;
+    changed().wait(lock, [] { return !all().may_block; });
+  }
   if (is_meant(name, all().settings.fail)) return static_cast<NcclResult>(all().settings.error);
   return device::nccl_success;
 }
