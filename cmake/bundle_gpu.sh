@@ -68,8 +68,18 @@ run() {
   esac
 }
 
+# NCCL as PyTorch's wheels bring it; the loader does not look there.
+find_nccl() {
+  [ -z "${CKPT_NCCL_LIBRARY:-}" ] && [ -e /dev/nvidiactl ] || return
+  local found
+  found=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0])' 2>>"$log")
+  [ -z "$found" ] || [ ! -e "$found/lib/libnccl.so.2" ] ||
+    export CKPT_NCCL_LIBRARY=$found/lib/libnccl.so.2
+}
+
 run_suite() {
   local tests name
+  find_nccl
   mapfile -t tests < <(bin/ckpt_gpu --list-test-names-only "[gpu]")
   if ! has_gpu; then
     skip "gpu suite: ${#tests[@]} tests: this machine has no NVIDIA device"

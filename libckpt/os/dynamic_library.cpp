@@ -24,6 +24,12 @@ Result<DynamicLibrary> DynamicLibrary::open(const std::vector<std::string>& name
   return fail(Errc::not_found, "load a library: " + reasons);
 }
 
+Result<DynamicLibrary> DynamicLibrary::loaded(const std::string& name) {
+  void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (handle != nullptr) return DynamicLibrary(handle, name);
+  return fail(Errc::not_found, name + " is not loaded in this process");
+}
+
 Result<void*> DynamicLibrary::address_of(const char* name) const {
   void* address = ::dlsym(handle_, name);
   if (address != nullptr) return address;

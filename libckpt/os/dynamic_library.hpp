@@ -15,6 +15,9 @@ class DynamicLibrary {
   // Opens the first of `names` that can be loaded. Errors: not_found, with the loader's message for
   // each.
   static Result<DynamicLibrary> open(const std::vector<std::string>& names);
+  // The library that this process has loaded under that name already, whoever loaded it. Errors:
+  // not_found (it has not).
+  static Result<DynamicLibrary> loaded(const std::string& name);
 
   // Looks up a function, as in symbol<int(unsigned)>("cuInit"). Errors: unsupported (an older
   // library).

@@ -29,7 +29,8 @@ WITH_CONTRACT = ("os", "wire", "device")
 
 def target_of(name):
     """The program in the build tree."""
-    return f"tests/{name}/{name}" if name in ("sim", "capture") else f"tests/{name}"
+    folder = {"sim": "sim/", "capture": "capture/", "nccl": "capture/"}.get(name, "")
+    return f"tests/{folder}{name}"
 
 
 class DoesNotCompile(Exception):
@@ -73,7 +74,7 @@ class Build:
         names = [f"unit_{module}"]
         names += ["contract"] if module in WITH_CONTRACT else []
         names += [f"unit_{other}" for other in ORDER if other != module]
-        names += ["capture"]
+        names += ["nccl", "capture"]
         library = f"libckpt/libckpt_{module}.a"
         return [name for name in names if self.has(target_of(name)) and
                 library in self.link(target_of(name))]

@@ -5,6 +5,7 @@
 #include <linux/fs.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <sys/syscall.h>
@@ -20,12 +21,14 @@
 
 #include "client.hpp"
 #include "failure.hpp"
+#include "gpu_ranks.hpp"
 #include "tensor_probe.hpp"
 #include "tree.hpp"
 
 namespace nb = nanobind;
 using ckpt::python::Client;
 using ckpt::python::Places;
+using ckpt::python::PythonGpuRanks;
 using ckpt::python::Tree;
 
 namespace {
@@ -98,6 +101,17 @@ NB_MODULE(_native, module) {
            nb::arg("text"))
       .def("is_known", &Tree::is_known)
       .def("find", &Tree::find, nb::arg("value"));
+  nb::class_<PythonGpuRanks>(module, "GpuRanks")
+      .def(nb::init<int, std::string, double>(), nb::arg("gpu"), nb::arg("library"),
+           nb::arg("patience"))
+      .def("make_id", &PythonGpuRanks::make_id, nb::arg("seconds"))
+      .def("join", &PythonGpuRanks::join, nb::arg("rank"), nb::arg("ranks"), nb::arg("id"),
+           nb::arg("seconds"))
+      .def("broadcast", &PythonGpuRanks::broadcast, nb::arg("root"), nb::arg("parts"),
+           nb::arg("stream"), nb::arg("seconds"))
+      .def("close", &PythonGpuRanks::close, nb::arg("seconds"))
+      .def("is_quiet", &PythonGpuRanks::is_quiet)
+      .def("library_name", &PythonGpuRanks::library_name);
   nb::class_<Client>(module, "Client")
       .def(nb::init<const nb::dict&>(), nb::arg("options"))
       .def("update", &Client::update, nb::arg("tensors"), nb::arg("archives"))

@@ -34,5 +34,16 @@ TEST_CASE("dynamic library: a missing one is named", "[unit][os]") {
   CHECK(symbol.error().text().find("ckpt_no_such_function") != std::string::npos);
 }
 
+TEST_CASE("dynamic library: only what is loaded already is found as loaded", "[unit][os]") {
+  const auto present = os::DynamicLibrary::loaded("libc.so.6");
+  REQUIRE(present);
+  CHECK(present->symbol<int()>("getpid"));
+  const auto absent = os::DynamicLibrary::loaded("libckpt-nothing.so.9");
+  REQUIRE(!absent);
+  CHECK(absent.error().code() == Errc::not_found);
+  // The loader knows it, and nobody in this process has asked for it.
+  CHECK(!os::DynamicLibrary::loaded("libresolv.so.2"));
+}
+
 }  // namespace
 }  // namespace ckpt::test

@@ -195,11 +195,10 @@ class Gather:
             source, part = owner % ranks.world_size, targets.flat_bytes(name)
             is_kept = name in own and source != ranks.rank
             by_source.setdefault(source, []).append(part.clone() if is_kept else part)
-        for source in sorted(by_source):
-            try:
-                ranks.broadcast(source, by_source[source])
-            except errors.Corruption as error:
-                failure = error
+        try:
+            ranks.hand_round(by_source)
+        except errors.Corruption as error:
+            failure = error
         ranks.agree("shares", failure)
 
     def _check_owned(self, step, shared, targets):

@@ -127,12 +127,22 @@ class Ranks:
             kind = getattr(errors, name, errors.CheckpointError)
             raise kind(f"rank {rank}: {text}")
 
-    def broadcast(self, source, parts):
-        """Fills the parts, rows of bytes of the same sizes everywhere, with those of rank `source`.
+    def hand_round(self, by_source):
+        """Fills parts, rows of bytes of the same sizes everywhere, with those of the rank that is
+        their key.
 
         Raises Corruption, after the last of them, when a part did not arrive as it was sent.
         """
-        self._group.broadcast(source, self.rank, parts)
+        by_gpus = getattr(self._group, "by_gpus", None)
+        rest = by_gpus(self, by_source) if by_gpus else by_source
+        damage = None
+        for source in sorted(rest):
+            try:
+                self._group.broadcast(source, self.rank, rest[source])
+            except errors.Corruption as error:
+                damage = error
+        if damage is not None:
+            raise damage
 
 
 def _as_said(value):

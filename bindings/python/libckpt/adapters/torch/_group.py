@@ -4,7 +4,8 @@ import torch
 from torch import distributed
 
 from libckpt import errors
-from libckpt.adapters.torch import _digest
+from libckpt.adapters.torch import _digest, _gpu_ranks
+from libckpt.adapters.torch._buckets import buckets
 
 BUCKET = 32 << 20  # Bytes that are sent at a time.
 DIGEST_BYTES = 8
@@ -29,6 +30,9 @@ class Group:
         from torch.distributed.distributed_c10d import _get_default_store
 
         self.store = _get_default_store()
+
+    # What of the shares of a restore goes round by NCCL; the rest is for `broadcast`.
+    by_gpus = staticmethod(_gpu_ranks.hand_round)
 
     @staticmethod
     def broadcast(source, rank, parts):
@@ -68,20 +72,3 @@ def _device():
     if "cpu" in types or not types:
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
-
-
-def buckets(parts, limit):
-    """The rows of bytes one after the other, cut into lists of `limit` bytes."""
-    pieces, room = [], limit
-    for part in parts:
-        begin = 0
-        while begin < part.numel():
-            piece = part[begin : begin + room]
-            pieces.append(piece)
-            begin += piece.numel()
-            room -= piece.numel()
-            if room == 0:
-                yield pieces
-                pieces, room = [], limit
-    if pieces:
-        yield pieces
