@@ -30,7 +30,8 @@ class LoraSaver {
     options.embedded = true;
     options.own_slots = slots;
     options.replicas = 1;
-    options.memory_budget = slots * (frozen_bytes + trained_bytes + 16 * MiB);
+    // The last of the sizes may be more than what was left.
+    options.memory_budget = slots * (frozen_bytes + frozen_bytes / 16 + trained_bytes + 16 * MiB);
     options.skip_unchanged = skips;
     checkpointer_ = std::make_unique<ckpt::FrameworkCheckpointer>(
         must(ckpt::FrameworkCheckpointer::open(options)));
