@@ -13,7 +13,7 @@ constexpr std::pair<const char*, Part> parts[] = {
     {"gaps", bench::measure_gaps},           {"steps", bench::measure_steps},
     {"overlap", bench::measure_overlap},     {"restore", bench::measure_restore},
     {"training", bench::measure_training},   {"fingerprint", bench::measure_fingerprint},
-    {"unchanged", bench::measure_unchanged},
+    {"unchanged", bench::measure_unchanged}, {"nccl", bench::measure_nccl},
 };
 
 }  // namespace

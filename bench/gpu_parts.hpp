@@ -29,6 +29,7 @@ void measure_gaps(Harness& harness, ckpt::test::GpuTrainer& trainer);       // G
 void measure_steps(Harness& harness, ckpt::test::GpuTrainer& trainer);      // G5, G5b
 void measure_overlap(Harness& harness, ckpt::test::GpuTrainer& trainer);    // The same, each gap
 void measure_restore(Harness& harness, ckpt::test::GpuTrainer& trainer);    // G9
+void measure_nccl(Harness& harness, ckpt::test::GpuTrainer& trainer);       // G15
 void measure_training(Harness& harness, ckpt::test::GpuTrainer& trainer);   // G12
 void measure_unchanged(Harness& harness, ckpt::test::GpuTrainer& trainer);  // B33g
 

@@ -78,6 +78,11 @@ Status FingerprintTable::queue_kernel(const CudaFingerprint& kernel, CUstream st
   return kernel.queue(launch, stream);
 }
 
+void FingerprintTable::forget() {
+  if (table_) table_->forget();
+  sums_->forget();
+}
+
 std::span<const FingerprintSums> FingerprintTable::sums() const {
   const auto bytes = sums_->on_host();
   return {reinterpret_cast<const FingerprintSums*>(bytes.data()),

@@ -64,6 +64,8 @@ class FingerprintTable {
                unsigned blocks = CudaFingerprint::blocks_of_a_whole_gpu);
   // Only the kernel, which adds to what the sums are: for timings.
   Status queue_kernel(const CudaFingerprint& kernel, CUstream stream, unsigned blocks) const;
+  // The memory stays allocated: the context is gone, or aborted work still uses it.
+  void forget();
   CUdeviceptr sums_on_gpu() const { return launch_.sums; }
   // One for each Chunk, when what `queue` queued has ended.
   std::span<const FingerprintSums> sums() const;

@@ -59,8 +59,8 @@ struct NcclGroup::Transfer {
   std::size_t bytes() const { return table->sums().size_bytes(); }
   // Leaves the memory allocated: aborted work may still use it.
   void leave() {
-    (void)table.release();
-    (void)sent.release();
+    if (table) table->forget();
+    if (sent) sent->forget();
   }
 
   std::vector<std::uint64_t> first_chunks;  // By part.

@@ -77,9 +77,10 @@ TEST_CASE("gpu ranks: a call that ends by its own deadline is not given up", "[u
   NcclTeam team(options);
   GpuRanks ranks = opened(0);
   const GpuRanks::Id id = ranks.make_id(long_enough).value();
-  // The deadline has passed when the abort goes on.
+  // The deadline has passed when the abort goes on. A caller that would give up has the time to.
   std::thread other([] {
     while (nccl_stand_in().counts().blocked == 0) std::this_thread::yield();
+    for (int i = 0; i < 10'000; ++i) std::this_thread::yield();
     nccl_stand_in().let_go();
   });
   const Status late = ranks.join({0, 1, id, milliseconds(0)});

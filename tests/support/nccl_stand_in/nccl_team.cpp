@@ -39,6 +39,7 @@ NcclTeam::NcclTeam(const NcclTeamOptions& options) : options_(options) {
       const std::size_t bytes = options.parts[part];
       std::byte* const data = trainer_->allocate_on(rank, std::max<std::size_t>(bytes, 1));
       parts.push_back({data, bytes});
+      if (bytes == 0) continue;
       const auto content = content_of(rank, part);
       stand_in().poke(reinterpret_cast<std::uintptr_t>(data), content.data(), bytes);
     }
@@ -91,7 +92,8 @@ std::vector<Status> NcclTeam::hand_round(int root) {
 bool NcclTeam::all_have(int root) {
   for (int rank = 0; rank < options_.ranks; ++rank)
     for (std::size_t part = 0; part < options_.parts.size(); ++part)
-      if (trainer_->read(static_cast<const std::byte*>(parts(rank)[part].data),
+      if (options_.parts[part] > 0 &&
+          trainer_->read(static_cast<const std::byte*>(parts(rank)[part].data),
                          options_.parts[part]) != content_of(root, part))
         return false;
   return true;
