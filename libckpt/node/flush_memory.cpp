@@ -47,7 +47,7 @@ void FlushMemory::log_refusal(format::ShardId id, const Error& refusal) {
   bool& has_told = is_final ? is_refused_ : has_told_gone_;
   if (is_final) stored_.clear();
   if (std::exchange(has_told, true)) return;
-  log_info("job={} step={} rank={} {}: {}", facts_.shape.job, number(id.at.step), id.rank,
+  log_info("job={} step={} rank={} {}: {}", job_, number(id.at.step), id.rank,
            is_final ? "storage shares no unchanged Chunks, and gets all of them from now on"
                     : "unchanged Chunks are written again",
            refusal.message());

@@ -4,16 +4,16 @@
 // It lives as long as the job in this daemon: a daemon that was started again knows nothing, and
 // writes everything. Where storage has refused to share, nothing is remembered any more.
 //
-// Threads: the engine's.
+// Threads: the engine's. Lifetime: the job's name outlives it.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "format/agreement.hpp"
-#include "node/job_facts.hpp"
 #include "storage/chunk_sharing.hpp"
 #include "storage/site.hpp"
 
@@ -21,7 +21,7 @@ namespace ckpt::node {
 
 class FlushMemory {
  public:
-  explicit FlushMemory(const JobFacts& facts) : facts_(facts) {}
+  explicit FlushMemory(const std::string& job) : job_(job) {}
 
   void set_enabled(bool is_enabled);
 
@@ -36,7 +36,7 @@ class FlushMemory {
   using Stored = std::shared_ptr<const storage::StoredShard>;
   void log_refusal(format::ShardId id, const Error& refusal);
 
-  const JobFacts& facts_;
+  const std::string& job_;
   // By rank, the newest first: the last one that was written, and the newest one that certainly was
   // published.
   std::map<std::uint32_t, std::vector<Stored>> stored_;
