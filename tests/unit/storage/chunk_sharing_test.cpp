@@ -117,7 +117,8 @@ class SharingFixture : public StorageFixture {
     return found;
   }
   std::string member_of(std::uint64_t number, std::uint32_t rank = 0) const {
-    const std::string& name = frozen_shard(step_id(1), rank).record->layout.members[0].file_name;
+    const MadeShard shard = frozen_shard(step_id(1), rank);
+    const std::string& name = shard.record->layout.members[0].file_name;
     return "/scratch/job/" + storage::step_directory_name(Step{number}) + "/" + name;
   }
 
