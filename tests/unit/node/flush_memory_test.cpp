@@ -19,9 +19,10 @@ using test::Rules;
 
 namespace {
 
-// 60 KiB of numbers for each rank, in Chunks of 4 KiB; with a header, and a page of blobs.
+// 60 KiB of numbers for each rank, in Chunks of 4 KiB; with a header that stays, and a page of
+// blobs.
 constexpr std::uint64_t shard_bytes = 17 * 4 * KiB;
-constexpr std::uint64_t frozen_bytes = 14 * 4 * KiB;
+constexpr std::uint64_t frozen_bytes = 15 * 4 * KiB;
 
 Rules frozen() {
   Rules rules;
@@ -167,8 +168,9 @@ TEST_CASE("flush memory: nothing is shared with a step that is known to be damag
   FlushMemory memory(job);
   test::ShardWish wish;
   wish.at.step = Step{3};
+  std::vector<test::MadeShard> made;  // Their bytes are read until the end.
   const auto write = [&](const std::set<format::Damage>& damaged) {
-    const test::MadeShard shard = test::make_shard(wish);
+    const test::MadeShard& shard = made.emplace_back(test::make_shard(wish));
     storage::ShardToWrite source{shard.record, shard.slot()};
     source.sharing = memory.begin(site, shard.record->id, damaged);
     return source;
