@@ -4,7 +4,7 @@
 packages_build="g++ cmake ninja-build ccache pkg-config libboost1.81-dev liburing-dev libisal-dev
   libxxhash-dev libzstd-dev libfmt-dev libssl-dev libcurl4-openssl-dev nlohmann-json3-dev
   libcli11-dev"
-packages_test="catch2 e2fsprogs iproute2 nftables python3 clang-format-19"
+packages_test="catch2 e2fsprogs xfsprogs iproute2 nftables python3 clang-format-19"
 packages_python="python3-venv"
 packages_clang="clang-19 libclang-rt-19-dev"
 packages_deep="clang-tidy-19"

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "base/assert.hpp"
 #include "base/streaming_copy.hpp"
@@ -84,6 +85,17 @@ Crc32 crc32_copy(std::span<std::byte> target, std::span<const std::byte> source,
 
 Digest digest_of(std::span<const std::byte> bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return Digest{hash.high64, hash.low64};
+}
+
+Digest digest_of(std::span<const std::span<const std::byte>> pieces) {
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
+                                                                              XXH3_freeState);
+  CKPT_ASSERT(state != nullptr);
+  (void)XXH3_128bits_reset(state.get());
+  for (const auto piece : pieces)
+    (void)XXH3_128bits_update(state.get(), piece.data(), piece.size());
+  const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
   return Digest{hash.high64, hash.low64};
 }
 

@@ -230,9 +230,15 @@ std::string healed_of(const Json& job) {
 // Nothing while no Chunk was unchanged.
 std::string unchanged_of(const Json& job) {
   const Json sent = object_in(job, "copies_sent");
-  if (count_in(sent, "bytes_unchanged") == 0) return "";
-  return fmt::format("  copies: {} sent to peers, {} unchanged and not sent\n",
-                     bytes_in(sent, "bytes"), bytes_in(sent, "bytes_unchanged"));
+  const Json flushed = object_in(job, "flushed");
+  std::string text;
+  if (count_in(sent, "bytes_unchanged") != 0)
+    text += fmt::format("  copies: {} sent to peers, {} unchanged and not sent\n",
+                        bytes_in(sent, "bytes"), bytes_in(sent, "bytes_unchanged"));
+  if (count_in(flushed, "bytes_shared") != 0)
+    text += fmt::format("  saves: {} written to storage, {} unchanged and shared\n",
+                        bytes_in(flushed, "bytes"), bytes_in(flushed, "bytes_shared"));
+  return text;
 }
 
 std::string describe(const Json& job) {

@@ -141,7 +141,10 @@ Task<format::ShardFlushed> Flusher::write_shard(storage::ShardToWrite source,
   attempt->is_writing = false;
   if (done) {
     ++state->counts.shards_written;
-    state->counts.bytes_written += bytes;
+    const std::uint64_t shared = source.sharing ? source.sharing->bytes_shared() : 0;
+    CKPT_ASSERT(shared <= bytes);
+    state->counts.bytes_written += bytes - shared;
+    state->counts.bytes_shared += shared;
   } else {
     ++state->counts.failed;
   }

@@ -38,6 +38,7 @@ struct FlusherStatus {
   std::string waiting;
   Time since{};  // The start of that write.
   std::uint64_t bytes_written = 0;
+  std::uint64_t bytes_shared = 0;  // With files stored before; not written.
   std::uint64_t shards_written = 0;
   std::uint64_t shards_skipped = 0;  // Replaced by a newer step.
   std::uint64_t failed = 0;

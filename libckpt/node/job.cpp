@@ -130,6 +130,7 @@ void Job::adopt_shape(const AttachRequest& request) {
   storage_.set_compression(compression ? *compression : std::nullopt);
   giving_way_.set_rates(request.flush_rate, request.replica_rate);
   replication_.set_skip_unchanged(request.skip_unchanged);
+  storage_.flush_memory().set_enabled(request.skip_unchanged);
   if (facts_.shape.nodes.size() > 1 && facts_.secret.empty()) {
     log_warning("job={} no secret: no peer copies, and no checkpoints of a job of {} nodes",
                 facts_.shape.job, facts_.shape.nodes.size());

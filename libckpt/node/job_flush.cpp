@@ -188,6 +188,8 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
   source.turn = shard.part.turn;
   source.compression = compression_;
   source.copies = shard.lease->slot().copies();
+  const format::ShardId id = source.record->id;
+  if (!compression_) source.sharing = flush_memory_.begin(site(), id, damaged_);
   const Part part = shard.part;
   flush::WriteWatch watch;
   watch.is_wanted = [this, part, flush_id = order.flush_id] { return is_ours(flush_id, part); };
@@ -196,6 +198,7 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
   };
   WorkMeter::Pass under_way = giving_way_.begin(BackgroundWork::flush);
   auto flushed = co_await flusher_.write_shard(source, path, std::move(watch));
+  if (source.sharing && flushed) flush_memory_.keep(id, *source.sharing);
   if (flushed) {
     // Comparing copies must not cost the step.
     auto noted = co_await storage::note_copies(facts_.context.seams.files, std::move(source), path,

@@ -356,6 +356,8 @@ json Job::status() const {
   status["copies_go_to"] = replication_.targets();
   const CopiesSent& sent = replication_.copies_sent();
   status["copies_sent"] = {{"bytes", sent.bytes}, {"bytes_unchanged", sent.bytes_unchanged}};
+  const flush::FlusherStatus flushed = storage_.flushed();
+  status["flushed"] = {{"bytes", flushed.bytes_written}, {"bytes_shared", flushed.bytes_shared}};
   status["slot_bytes"] = slots_.bytes();
   status["giving_way"] = giving_way_status(giving_way_);
   status["nodes"] = nodes_status(facts_, peers_);

@@ -12,7 +12,6 @@
 
 #include <deque>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -21,6 +20,7 @@
 #include "agree/coordinator.hpp"
 #include "flush/flusher.hpp"
 #include "node/flush_failures.hpp"
+#include "node/flush_memory.hpp"
 #include "node/giving_way.hpp"
 #include "node/job_facts.hpp"
 #include "node/job_life.hpp"
@@ -49,6 +49,8 @@ class JobStorage {
   const agree::History& stored_history() const { return stored_.history; }
   const std::vector<format::RestoreCount>& stored_counts() const { return stored_.restore_counts; }
   void set_compression(std::optional<storage::Compression> how) { compression_ = how; }
+  FlushMemory& flush_memory() { return flush_memory_; }
+  flush::FlusherStatus flushed() const { return flusher_.status(); }
   void set_retention(storage::RetentionRule rule);
   void stop();
 
@@ -82,8 +84,7 @@ class JobStorage {
 
   // Discards in the background all attempts of timelines below it, by whatever daemon, but `kept`.
   void discard_older(std::uint64_t timeline, std::string kept);
-  // The number of the timeline that the Start may begin: its own, or one that nobody has. As it was
-  // where storage does not tell.
+  // The timeline that the Start may begin: its own, or a free one. Its own if storage is silent.
   Task<std::uint64_t> claim_timeline(format::Start start);
   Task<void> store_history(agree::History history, std::vector<format::RestoreCount> counts);
   void store_history_later(const Error& error);  // It did not succeed, or not in time.
@@ -102,8 +103,7 @@ class JobStorage {
 
  private:
   struct Part {  // A flush's: whose shard it is, and which of its writers we are.
-    std::uint32_t rank = 0;
-    std::uint32_t turn = 0;
+    std::uint32_t rank = 0, turn = 0;
     auto operator<=>(const Part&) const = default;
   };
   struct Shard {
@@ -161,6 +161,7 @@ class JobStorage {
   const Peers& peers_;
   const Learned learned_;
   flush::Flusher flusher_;
+  FlushMemory flush_memory_;
   format::Timelines stored_;
   std::optional<storage::MountedAt> mounted_;  // Where the directory was when it was seen last.
   storage::RetentionRule retention_;
@@ -177,7 +178,7 @@ class JobStorage {
   bool is_second_late_ = false;        // It did not answer when it was asked last.
   std::optional<Time> opening_until_;  // The second place is asked no longer while the job opens.
   std::optional<Time> aside_since_;    // Files are written aside, or removed there, since then.
-  Signal aside_free_;
+  Signal aside_free_, hand_free_;
   std::optional<Time> history_due_;  // None: all that we know is stored.
   LogLimit history_complaints_{60.0};
   format::FlushReport flush_report_;
@@ -186,8 +187,7 @@ class JobStorage {
   std::set<Part> taken_;                            // Those that were ever ours.
   bool is_writing_ = false;                         // A run_write of this flush is under way.
   bool is_part_in_hand_ = false;                    // A shard, of whichever flush.
-  Signal hand_free_;
-  bool has_storage_answered_ = false;  // Since this flush was ordered.
+  bool has_storage_answered_ = false;               // Since this flush was ordered.
   Time progress_due_{};
   std::uint64_t publishing_id_ = 0;
   std::string publishing_;         // The work directory that is being published; empty: none is.

@@ -22,6 +22,33 @@
 
 namespace ckpt::os {
 
+enum class EntryKind : std::uint8_t { file, directory, symlink, other };
+// Two equal statuses of one path mean the same file, unmodified in between. Exceptions: a second
+// write within one tick of the file system's clock, and bit rot.
+struct FileStatus {
+  EntryKind kind = EntryKind::other;
+  std::uint64_t bytes = 0;
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::int64_t modified_ns = 0;  // Since 1970, by the clock of the file system.
+  std::int64_t changed_ns = 0;   // The same clock; no program can set it back.
+  // Of a directory: the mount that it is seen through, a new one each time it is mounted. 0: the
+  // system does not tell (before Linux 5.8).
+  std::uint64_t mount = 0;
+  bool operator==(const FileStatus&) const = default;
+};
+
+// CloneSource: a file to share bytes with, as it was when its bytes were known.
+struct CloneSource {
+  std::string path;
+  FileStatus expected;
+};
+struct CloneRange {
+  std::uint64_t from = 0;  // Where it begins in the source.
+  std::uint64_t to = 0;    // Where it begins in the file that gets it.
+  std::uint64_t bytes = 0;
+};
+
 class File {
  public:
   virtual ~File() = default;  // Closes what is still open, without an error.
@@ -37,6 +64,14 @@ class File {
   virtual Task<void> read_at(std::uint64_t offset, std::span<std::byte> bytes) = 0;
   virtual Task<void> allocate(std::uint64_t bytes) = 0;  // Best effort: unsupported is success.
   virtual Task<void> truncate(std::uint64_t bytes) = 0;
+  // Takes the place of a write of the source's bytes: both files then share them on the disk
+  // (FICLONERANGE), and nothing is read. After an error, write the range: it may have any bytes.
+  // Errors: unsupported (this file system, two file systems, or such a range), not_found (the
+  // source is gone, or is not the expected file any more), and those of a write.
+  virtual Task<void> clone_at(CloneRange range, CloneSource source) {
+    (void)range;
+    co_return fail(Errc::unsupported, "share bytes of " + source.path + ": not in a bucket");
+  }
   virtual Task<void> sync_data() = 0;  // fdatasync.
   virtual Task<void> close() = 0;
 
@@ -55,25 +90,9 @@ enum class Syncing : std::uint8_t {
   now,
   later,  // By the next sync of the file, or when the system likes.
 };
-enum class EntryKind : std::uint8_t { file, directory, symlink, other };
-
 struct DirectoryEntry {
   std::string name;
   EntryKind kind = EntryKind::other;
-};
-// Two equal statuses of one path mean the same file, unmodified in between. Exceptions: a second
-// write within one tick of the file system's clock, and bit rot.
-struct FileStatus {
-  EntryKind kind = EntryKind::other;
-  std::uint64_t bytes = 0;
-  std::uint64_t device = 0;
-  std::uint64_t inode = 0;
-  std::int64_t modified_ns = 0;  // Since 1970, by the clock of the file system.
-  std::int64_t changed_ns = 0;   // The same clock; no program can set it back.
-  // Of a directory: the mount that it is seen through, a new one each time it is mounted. 0: the
-  // system does not tell (before Linux 5.8).
-  std::uint64_t mount = 0;
-  bool operator==(const FileStatus&) const = default;
 };
 struct Space {
   std::uint64_t bytes_free = 0;  // Free for us, without root's reserve.

@@ -5,6 +5,7 @@
 
 #include "base/units.hpp"
 #include "os/path.hpp"
+#include "os/posix_clone.hpp"
 
 namespace ckpt::os {
 
@@ -97,6 +98,15 @@ Task<void> PosixFile::allocate(std::uint64_t bytes) {
 Task<void> PosixFile::truncate(std::uint64_t bytes) {
   if (closed_) co_return already_closed(*file_);
   std::function<Status()> work = [file = file_, bytes] { return truncate_file(*file, bytes); };
+  Status done = co_await threads_.run<void>(std::move(work));
+  co_return done;
+}
+
+Task<void> PosixFile::clone_at(CloneRange range, CloneSource source) {
+  if (closed_) co_return already_closed(*file_);
+  std::function<Status()> work = [file = file_, range, from = std::move(source)] {
+    return clone_range(*file, range, from);
+  };
   Status done = co_await threads_.run<void>(std::move(work));
   co_return done;
 }

@@ -49,6 +49,7 @@ class PosixFile : public File {
   Task<void> read_at(std::uint64_t offset, std::span<std::byte> bytes) override;
   Task<void> allocate(std::uint64_t bytes) override;
   Task<void> truncate(std::uint64_t bytes) override;
+  Task<void> clone_at(CloneRange range, CloneSource source) override;
   Task<void> sync_data() override;
   Task<void> close() override;
   bool is_direct() const override { return file_->direct.number() >= 0 && !direct_refused_; }

@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -381,12 +380,7 @@ std::int64_t nanoseconds(const struct timespec& time) {
 
 }  // namespace
 
-Result<FileStatus> status_of(const std::string& path) {
-  CKPT_TRY(const Place place, resolve(path, "look at"));
-  struct stat status{};
-  if (::fstatat(place.parent.number(), place.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
-    return failed("look at", path);
-  }
+FileStatus to_file_status(const struct ::stat& status) {
   FileStatus result;
   result.kind = kind_of(status.st_mode);
   result.bytes = static_cast<std::uint64_t>(status.st_size);
@@ -394,6 +388,16 @@ Result<FileStatus> status_of(const std::string& path) {
   result.inode = status.st_ino;
   result.modified_ns = nanoseconds(status.st_mtim);
   result.changed_ns = nanoseconds(status.st_ctim);
+  return result;
+}
+
+Result<FileStatus> status_of(const std::string& path) {
+  CKPT_TRY(const Place place, resolve(path, "look at"));
+  struct stat status{};
+  if (::fstatat(place.parent.number(), place.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    return failed("look at", path);
+  }
+  FileStatus result = to_file_status(status);
   if (result.kind == EntryKind::directory)
     result.mount = mount_of(place.parent.number(), place.name);
   return result;

@@ -7,6 +7,8 @@
 // Threads: any.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,6 +57,7 @@ Status remove_directory_at(const std::string& path);
 Status sync_directory_at(const std::string& path);
 Result<std::vector<DirectoryEntry>> list_directory(const std::string& path);
 Result<FileStatus> status_of(const std::string& path);
+FileStatus to_file_status(const struct ::stat& status);  // Without the mount.
 Result<Space> space_of(const std::string& path);
 
 // Logs that O_DIRECT was refused, once per device in this process.

@@ -42,4 +42,12 @@ Unexpected storage_failure(int error, std::string text, std::source_location whe
               std::error_code(error, std::generic_category()), where);
 }
 
+Unexpected clone_failure(int error, std::string text, std::source_location where) {
+  const bool is_refusal = error == EXDEV || error == EINVAL || error == ENOTTY ||
+                          error == EOPNOTSUPP || error == ENOSYS;
+  if (!is_refusal) return storage_failure(error, std::move(text), where);
+  return fail(Errc::unsupported, std::move(text), std::error_code(error, std::generic_category()),
+              where);
+}
+
 }  // namespace ckpt::os

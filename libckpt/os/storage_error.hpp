@@ -13,4 +13,8 @@ Errc classify_storage_error(int error);
 Unexpected storage_failure(int error, std::string text,
                            std::source_location where = std::source_location::current());
 
+// The same for a clone: whatever says that files cannot share these bytes is `unsupported`.
+Unexpected clone_failure(int error, std::string text,
+                         std::source_location where = std::source_location::current());
+
 }  // namespace ckpt::os

@@ -1,7 +1,8 @@
 // How one shard is written:
-//   1. One file per member is created and allocated to its true size.
+//   1. One file per member is created and allocated to its true size. A file that may share Chunks
+//   only gets the size: what it shares needs no room.
 //   2. Chunks are checksummed, compared with the record and written, several at a time; those of
-//   packed files are packed in between.
+//   packed files are packed in between. Unchanged ones are shared instead (chunk_sharing.hpp).
 //   3. The part is made: the record, and the checksum of each file. It stays beside the files.
 //   4. The files and the part are synced together, so that a file system can commit them at once.
 #include "storage/member_writer.hpp"
@@ -72,9 +73,12 @@ Task<void> open_members(Writing& writing) {
     CKPT_CO_TRY(auto file, co_await writing.files.create(path, os::Caching::direct));
     writing.opened.push_back(std::move(file));
     writing.packed.push_back(is_packed ? make_packed(writing, index) : nullptr);
-    Task<void> allocated = is_packed
-                               ? writing.packed.back()->allocate()
-                               : writing.opened.back()->allocate(writing.members[index].bytes);
+    os::File& opened = *writing.opened.back();
+    const std::uint64_t bytes = writing.members[index].bytes;
+    const bool shares = writing.source.sharing && writing.source.sharing->has_base();
+    Task<void> allocated = is_packed ? writing.packed.back()->allocate()
+                           : shares  ? opened.truncate(bytes)
+                                     : opened.allocate(bytes);
     CKPT_CO_CHECK(co_await std::move(allocated));
     if (writing.hooks.verified) writing.hooks.verified(0);
   }
@@ -111,13 +115,30 @@ Task<void> write_segment(Writing& writing, const FileSegment& segment, Crc32 crc
   co_return Status();
 }
 
+// Step 2, for one Chunk that may be unchanged. Nothing is charged for bytes that are not written.
+Task<bool> share_chunk(Writing& writing, std::size_t index, std::vector<FileSegment> segments) {
+  const Extent chunk = writing.record().chunk(index);
+  os::File* const file =
+      segments.front().member ? writing.opened[*segments.front().member].get() : nullptr;
+  auto pieces = pieces_at(writing.source.slot, chunk);
+  CKPT_CO_TRY(const bool is_shared,
+              co_await writing.source.sharing->share(index, std::move(segments), std::move(pieces),
+                                                     file, writing.hooks.compute));
+  if (writing.hooks.before_transfer) {
+    const std::uint64_t bytes = is_shared ? 0 : chunk.bytes;
+    CKPT_CO_CHECK(co_await writing.hooks.before_transfer(bytes));
+  }
+  co_return is_shared;
+}
+
 // Step 2, for one chunk.
 Task<void> write_chunk(Writing& writing, std::size_t index) {
   const ShardRecord& record = writing.record();
   const Extent chunk = record.chunk(index);
   const std::vector<FileSegment> segments = segments_of(chunk, writing.members);
   // Packed files ask when they know how many bytes it will be.
-  if (writing.hooks.before_transfer && !writing.source.compression) {
+  const bool may_share = writing.source.sharing != nullptr;
+  if (writing.hooks.before_transfer && !writing.source.compression && !may_share) {
     CKPT_CO_CHECK(co_await writing.hooks.before_transfer(chunk.bytes));
   }
   Crc32 whole = 0;
@@ -135,7 +156,11 @@ Task<void> write_chunk(Writing& writing, std::size_t index) {
     writing.crcs[index].emplace_back(crc, segment.extent.bytes);
   }
   if (whole != record.chunk_crcs[index]) co_return mismatch(record, index);
-  for (std::size_t place = 0; place < segments.size(); ++place) {
+  bool is_shared = false;
+  if (may_share) {
+    CKPT_CO_TRY(is_shared, co_await share_chunk(writing, index, segments));
+  }
+  for (std::size_t place = 0; place < segments.size() && !is_shared; ++place) {
     const FileSegment& segment = segments[place];
     if (segment.member)
       CKPT_CO_CHECK(co_await write_segment(writing, segment, writing.crcs[index][place].first));
@@ -165,6 +190,15 @@ Task<void> sync_all(Writing& writing, std::vector<std::byte> part) {
   };
   const std::size_t count = writing.opened.size() + 1;
   CKPT_CO_CHECK(co_await for_each_parallel(count, count, std::move(sync)));
+  co_return Status();
+}
+
+Task<void> remember(Writing& writing) {
+  std::vector<std::string> paths;
+  for (const format::Member& member : writing.record().layout.members)
+    paths.push_back(
+        path_in_attempt(writing.files, writing.directory, member.file_name, writing.source.turn));
+  CKPT_CO_CHECK(co_await writing.source.sharing->finish(writing.files, std::move(paths)));
   co_return Status();
 }
 
@@ -213,6 +247,8 @@ Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite sourc
   writing.crcs.resize(record.chunk_crcs.size());
 
   // Step 1.
+  CKPT_ASSERT(!source.sharing || !source.compression);
+  if (source.sharing) CKPT_CO_CHECK(co_await source.sharing->begin(files, source.record));
   CKPT_CO_CHECK(co_await open_members(writing));
   CKPT_ASSERT(writing.opened.size() == writing.members.size());
   CKPT_POINT("flush.prealloc");
@@ -247,6 +283,7 @@ Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite sourc
   CKPT_POINT("flush.fsync.before");
   CKPT_CO_CHECK(co_await sync_all(writing, std::move(encoded)));
   CKPT_POINT("flush.fsync.after");
+  if (source.sharing) CKPT_CO_CHECK(co_await remember(writing));
 
   format::ShardFlushed flushed;
   flushed.rank = record.id.rank;

@@ -1,8 +1,8 @@
 // MemberWriter: writes one rank's Slot to files in a work directory, and verifies each Chunk.
 //
-// Each Chunk is verified right before its bytes are written, so that a file named by a manifest
-// never holds other bytes. The files and the part are synced when it ends. The publisher makes
-// their names durable by syncing the work directory.
+// Each Chunk is verified right before its bytes are written or shared, so that a file named by a
+// manifest never holds other bytes. The files and the part are synced when it ends. The publisher
+// makes their names durable by syncing the work directory.
 #pragma once
 
 #include <memory>
@@ -16,6 +16,7 @@
 #include "format/shard_record.hpp"
 #include "os/file_span.hpp"
 #include "os/file_system.hpp"
+#include "storage/chunk_sharing.hpp"
 #include "storage/frame_codec.hpp"
 #include "storage/transfer_hooks.hpp"
 
@@ -37,6 +38,8 @@ struct ShardToWrite {
   std::vector<std::size_t> order;
   // The findings of the rank's trainer on copies that ranks divide; null: none.
   std::shared_ptr<const std::vector<format::CopyNote>> copies = nullptr;
+  // What the plain files may share with those stored before; null: every byte is written.
+  std::shared_ptr<ChunkSharing> sharing = nullptr;
 };
 
 // `work_directory` exists; its path is marked (attempt_path). Returns the record's digest. Errors:

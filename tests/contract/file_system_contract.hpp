@@ -18,6 +18,7 @@ class FileSystemUnderTest {
   virtual std::string directory() const = 0;  // Exists and is empty.
   virtual void make_link(const std::string& path, const std::string& target) = 0;
   virtual asio::io_context& context() = 0;
+  virtual bool must_clone() const { return false; }  // Files certainly can share bytes there.
 };
 
 void check_whole_spans(FileSystemUnderTest& subject);
@@ -27,6 +28,8 @@ void check_renames(FileSystemUnderTest& subject);
 void check_directories(FileSystemUnderTest& subject);
 void check_small_files(FileSystemUnderTest& subject);
 void check_identity(FileSystemUnderTest& subject);
+void check_clones(FileSystemUnderTest& subject);
+void check_clones_of_others(FileSystemUnderTest& subject);
 void check_links_are_refused(FileSystemUnderTest& subject);
 void check_many_in_flight(FileSystemUnderTest& subject);
 

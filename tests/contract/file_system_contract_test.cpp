@@ -45,6 +45,11 @@ class PageMemory {
     }
     for (; at < bytes; ++at) bytes_[at] = static_cast<std::byte>(random.next());
   }
+  static PageMemory zeros(std::uint64_t bytes) {
+    PageMemory memory(bytes, 0, 1);
+    std::memset(memory.bytes_.data(), 0, bytes);
+    return memory;
+  }
   std::span<std::byte> bytes() { return bytes_; }
   std::span<const std::byte> view() const { return bytes_; }
   bool operator==(const PageMemory& other) const {
@@ -342,6 +347,118 @@ void check_identity(FileSystemUnderTest& subject) {
   CHECK_FALSE(longer == replaced);
 }
 
+namespace {
+
+constexpr std::uint64_t block_bytes = 4 * KiB;
+
+// A file of four blocks, and one of the same size into which its blocks are cloned.
+class CloneScene {
+ public:
+  explicit CloneScene(FileSystemUnderTest& subject) : calls(subject), files(subject.files()) {
+    REQUIRE(calls.run(write_file(files, calls.at("source"), 0, old.view())).has_value());
+    auto created = calls.run(files.create(calls.at("target"), Caching::direct));
+    REQUIRE(created.has_value());
+    target = std::move(created).value();
+    REQUIRE(calls.run(target->truncate(4 * block_bytes)).has_value());
+    source = {calls.at("source"), status("source")};
+  }
+  os::FileStatus status(const char* name) {
+    const auto found = calls.run(files.status(calls.at(name)));
+    REQUIRE(found.has_value());
+    return *found;
+  }
+  Status clone(os::CloneRange range) { return calls.run(target->clone_at(range, source)); }
+  Errc refusal(os::CloneRange range) {
+    const Status done = clone(range);
+    REQUIRE_FALSE(done.has_value());
+    return done.error().code();
+  }
+  // What the target holds, read anew.
+  PageMemory content() {
+    REQUIRE(calls.run(target->sync_data()).has_value());
+    PageMemory found(4 * block_bytes, 0, 9);
+    REQUIRE(calls.run(read_file(files, calls.at("target"), 0, found.bytes())).has_value());
+    return found;
+  }
+
+  Calls calls;
+  os::FileSystem& files;
+  const PageMemory old{4 * block_bytes, 0, 21};
+  std::unique_ptr<os::File> target;
+  os::CloneSource source;
+};
+
+}  // namespace
+
+void check_clones(FileSystemUnderTest& subject) {
+  CloneScene scene(subject);
+  const os::CloneRange two_blocks{block_bytes, block_bytes, 2 * block_bytes};
+  CHECK(scene.clone({0, 0, 0}).has_value());
+  PageMemory expected(4 * block_bytes, 0, 22);
+  REQUIRE(scene.calls.run(scene.target->write_at(0, expected.view())).has_value());
+  const Status cloned = scene.clone(two_blocks);
+  if (!cloned) {
+    REQUIRE_FALSE(subject.must_clone());
+    CHECK(cloned.error().code() == Errc::unsupported);
+    CHECK((scene.content() == expected));
+    return;
+  }
+  std::memcpy(expected.bytes().data() + block_bytes, scene.old.view().data() + block_bytes,
+              2 * block_bytes);
+  CHECK((scene.content() == expected));
+  // To the end, from another place, and over what is there.
+  REQUIRE(scene.clone({0, 3 * block_bytes, block_bytes}).has_value());
+  std::memcpy(expected.bytes().data() + 3 * block_bytes, scene.old.view().data(), block_bytes);
+  CHECK((scene.content() == expected));
+  // What is written later is of the one file alone.
+  const PageMemory other(block_bytes, 0, 23);
+  REQUIRE(scene.calls.run(scene.target->write_at(block_bytes, other.view())).has_value());
+  std::memcpy(expected.bytes().data() + block_bytes, other.view().data(), block_bytes);
+  CHECK((scene.content() == expected));
+  PageMemory source(4 * block_bytes, 0, 9);
+  REQUIRE(scene.calls.run(read_file(scene.files, scene.source.path, 0, source.bytes())));
+  CHECK((source == scene.old));
+  // It is still the same file, so that the next one can share with it, too.
+  CHECK(scene.status("source") == scene.source.expected);
+  CHECK(scene.refusal({1, 1, block_bytes}) == Errc::unsupported);
+  CHECK(scene.refusal({block_bytes, 0, 4 * block_bytes}) == Errc::unsupported);
+}
+
+void check_clones_of_others(FileSystemUnderTest& subject) {
+  CloneScene scene(subject);
+  Calls& calls = scene.calls;
+  const os::CloneRange range{0, 0, 4 * block_bytes};
+  const PageMemory other(4 * block_bytes, 0, 24);
+  REQUIRE(calls.run(write_file(scene.files, calls.at("other"), 0, other.view())).has_value());
+  REQUIRE(calls.make_directory("real").has_value());
+  REQUIRE(calls.run(write_file(scene.files, calls.at("real/other"), 0, other.view())));
+  SECTION("removed") {
+    REQUIRE(calls.run(scene.files.remove_file(scene.source.path)).has_value());
+    CHECK(scene.refusal(range) == Errc::not_found);
+  }
+  SECTION("replaced by one of the same size") {
+    REQUIRE(calls.rename("other", "source", RenameMode::replace).has_value());
+    CHECK(scene.refusal(range) == Errc::not_found);
+  }
+  SECTION("longer than it was") {
+    REQUIRE(
+        calls.run(scene.files.append_small(scene.source.path, to_bytes("x"), os::Syncing::now)));
+    CHECK(scene.refusal(range) == Errc::not_found);
+  }
+  SECTION("a link to it in its place") {
+    REQUIRE(calls.rename("source", "moved", RenameMode::replace).has_value());
+    subject.make_link(subject.directory() + "/source", "moved");
+    CHECK_FALSE(scene.clone(range).has_value());
+  }
+  SECTION("behind a link to its directory") {
+    subject.make_link(subject.directory() + "/folder", "real");
+    scene.source = {calls.at("folder/other"), scene.status("real/other")};
+    CHECK_FALSE(scene.clone(range).has_value());
+  }
+  // Nothing of it has come.
+  CHECK((scene.content() == PageMemory::zeros(4 * block_bytes)));
+}
+
 void check_many_in_flight(FileSystemUnderTest& subject) {
   Calls calls(subject);
   constexpr std::uint64_t piece_bytes = 64 * KiB;
@@ -388,8 +505,16 @@ class OnDisk final : public FileSystemUnderTest {
     REQUIRE(::symlink(target.c_str(), path.c_str()) == 0);
   }
   asio::io_context& context() override { return context_; }
+  bool must_clone() const override { return !sharing_disk().empty() && is_below(sharing_disk()); }
+  // Of a file system whose files can share bytes; empty: the crash suite has made none.
+  static std::string sharing_disk() {
+    const char* const given = std::getenv("CKPT_SHARING_DISK");
+    return given == nullptr ? "" : given;
+  }
 
  private:
+  bool is_below(const std::string& parent) const { return directory_.starts_with(parent + "/"); }
+
   asio::io_context context_;
   std::unique_ptr<os::FileSystem> files_;
   std::string directory_;
@@ -407,6 +532,7 @@ class InMemory final : public FileSystemUnderTest {
     disk_.put_link(path, target);
   }
   asio::io_context& context() override { return context_; }
+  bool must_clone() const override { return true; }
 
  private:
   asio::io_context context_;
@@ -418,21 +544,26 @@ using Subject = std::unique_ptr<FileSystemUnderTest>;
 
 // Null where this machine does not have it.
 Subject make_subject(const std::string& name) {
-  const std::string disk = std::filesystem::temp_directory_path();
+  std::string disk = std::filesystem::temp_directory_path();
+  if (name.ends_with("that shares")) {
+    disk = OnDisk::sharing_disk();
+    if (disk.empty()) return nullptr;
+  }
   if (name == "memory") return std::make_unique<InMemory>(false);
-  if (name == "pool") return std::make_unique<OnDisk>(disk, os::make_pool_file_system());
+  if (name.starts_with("pool")) return std::make_unique<OnDisk>(disk, os::make_pool_file_system());
   auto ring = os::make_ring_file_system();
   if (!ring) {
     WARN("no io_uring here: " + ring.error().message());
     return nullptr;
   }
-  if (name == "ring") return std::make_unique<OnDisk>(disk, std::move(ring).value());
+  if (name != "ring on tmpfs") return std::make_unique<OnDisk>(disk, std::move(ring).value());
   if (!std::filesystem::exists("/dev/shm")) return nullptr;
   return std::make_unique<OnDisk>("/dev/shm", std::move(ring).value());
 }
 
 Subject some_subject() {
-  return make_subject(GENERATE(as<std::string>(), "memory", "pool", "ring", "ring on tmpfs"));
+  return make_subject(GENERATE(as<std::string>(), "memory", "pool", "ring", "ring on tmpfs",
+                               "pool on a disk that shares", "ring on a disk that shares"));
 }
 
 }  // namespace
@@ -461,6 +592,13 @@ TEST_CASE("file system: small files are read within a limit and grow by appendin
 TEST_CASE("file system: a file that was replaced or written to has another status",
           "[contract][os]") {
   if (const Subject subject = some_subject()) check_identity(*subject);
+}
+TEST_CASE("file system: a range is shared with the file that is meant, or refused",
+          "[contract][os]") {
+  if (const Subject subject = some_subject()) check_clones(*subject);
+}
+TEST_CASE("file system: nothing is shared with a file that is another by now", "[contract][os]") {
+  if (const Subject subject = some_subject()) check_clones_of_others(*subject);
 }
 TEST_CASE("file system: links below the root are never followed", "[contract][os]") {
   if (const Subject subject = some_subject()) check_links_are_refused(*subject);

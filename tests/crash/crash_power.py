@@ -47,7 +47,11 @@ def prepare():
 
 
 class Disk:
-    """An ext4 below the lab, on an image that lies on a tmpfs of its own."""
+    """An ext4 below the lab, or another one, on an image that lies on a tmpfs of its own."""
+
+    kind = "ext4"
+    make = ("mkfs.ext4", "-q", "-F")
+    image_bytes = IMAGE_BYTES
 
     def __init__(self, lab):
         self.under = os.path.join(lab.path, "under")
@@ -59,10 +63,10 @@ class Disk:
     def __enter__(self):
         os.mkdir(self.under)
         os.mkdir(self.mounted)
-        run("mount", "-t", "tmpfs", "-o", f"size={IMAGE_BYTES}", "tmpfs", self.under)
+        run("mount", "-t", "tmpfs", "-o", f"size={self.image_bytes}", "tmpfs", self.under)
         with open(self.image, "wb") as image:
-            image.truncate(IMAGE_BYTES)
-        run("mkfs.ext4", "-q", "-F", self.image)
+            image.truncate(self.image_bytes)
+        run(*self.make, self.image)
         self.mount()
         return self
 
@@ -71,7 +75,7 @@ class Disk:
             subprocess.run(["umount", "-l", place], capture_output=True, check=False)
 
     def mount(self):
-        run("mount", "-o", "loop", self.image, self.mounted)
+        run("mount", "-t", self.kind, "-o", "loop", self.image, self.mounted)
 
     def mount_again(self):
         """As after a restart of the machine: the journal is replayed, and nothing is cached."""

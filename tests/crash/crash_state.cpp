@@ -12,6 +12,7 @@ constexpr std::size_t tensor_words[] = {37'500, 38'001, 37'003};
 // Held by all ranks: large enough to be divided among a few of them.
 constexpr std::size_t shared_words = 140'003;
 constexpr std::uint32_t of_all_ranks = 1000;
+constexpr std::uint64_t frozen_part = 98;  // Of step 0, at every step.
 constexpr std::size_t position_words = 9;
 constexpr const char* sampler_name = "sampler";
 
@@ -53,6 +54,8 @@ State::State(Place place, const Gpu* gpu) : place_(place), gpu_(gpu), position_(
   for (const std::size_t words : tensor_words) tensors_.emplace_back(words);
   if (place_.world_size > 1) tensors_.emplace_back(shared_words);
   places_.resize(tensors_.size());
+  frozen_.resize(place_.frozen_bytes / sizeof(std::uint64_t));
+  fill(frozen_, key(place_.rank, 0, frozen_part));
   for (std::size_t i = 0; gpu_ != nullptr && i + 1 < tensors_.size(); ++i)
     places_[i] = gpu_->allocate(tensors_[i].size() * sizeof(std::uint64_t));
 }
@@ -76,6 +79,13 @@ ckpt::Status State::register_with(ckpt::Checkpointer& checkpointer) {
     if (is_shared(i))
       tensor.piece = ckpt::Piece{{shared_words}, {0}, {}, {}, place_.rank, place_.world_size};
     CKPT_CHECK(checkpointer.add("tensor" + std::to_string(i), tensor));
+  }
+  if (!frozen_.empty()) {
+    ckpt::TensorRef tensor;
+    tensor.data = frozen_.data();
+    tensor.dtype = ckpt::DType::u64;
+    tensor.shape = {static_cast<std::int64_t>(frozen_.size())};
+    CKPT_CHECK(checkpointer.add("frozen", tensor));
   }
   return checkpointer.add_blob("position", std::as_writable_bytes(std::span(position_)));
 }
@@ -104,7 +114,9 @@ std::string State::difference(const ckpt::FrameworkCheckpointer& checkpointer,
     auto text = difference_of(words, key_of(i, step), "tensor" + std::to_string(i));
     if (!text.empty()) return text;
   }
-  auto text = difference_of(position_, key(place_.rank, step, 99), "position");
+  auto text = difference_of(frozen_, key(place_.rank, 0, frozen_part), "frozen");
+  if (!text.empty()) return text;
+  text = difference_of(position_, key(place_.rank, step, 99), "position");
   if (!text.empty()) return text;
   const auto expected = sampler(place_.rank, step);
   const auto found = checkpointer.blob(sampler_name);

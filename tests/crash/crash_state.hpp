@@ -1,7 +1,8 @@
 // CrashState: a trainer's state of which every byte is a function of (rank, step).
 //
-// The ranks of a world also hold one tensor together, of which each captures a share.
-// So whoever restores it can say which step it is, and that no byte of another one is among it.
+// A part of it may be frozen: the same at every step. The ranks of a world also hold one tensor
+// together, of which each captures a share. So whoever restores it can say which step it is, and
+// that no byte of another one is among it.
 #pragma once
 
 #include <ckpt/framework.hpp>
@@ -18,6 +19,7 @@ class State {
   struct Place {
     std::uint32_t rank = 0;
     std::uint32_t world_size = 1;
+    std::uint64_t frozen_bytes = 0;
   };
   explicit State(Place place, const Gpu* gpu = nullptr);
   State(const State&) = delete;
@@ -42,7 +44,8 @@ class State {
   Place place_;
   const Gpu* gpu_;
   std::vector<std::vector<std::uint64_t>> tensors_;
-  std::vector<void*> places_;            // On the GPU; null: the tensor itself.
+  std::vector<void*> places_;  // On the GPU; null: the tensor itself.
+  std::vector<std::uint64_t> frozen_;
   std::vector<std::uint64_t> position_;  // A blob of constant size.
 };
 

@@ -105,6 +105,7 @@ ckpt::Options options_from(const Arguments& arguments) {
     options.save_mem_interval = {0, milliseconds(arguments.number("mem-ms", 0))};
   options.max_ckpt_num = static_cast<std::uint32_t>(arguments.number("keep", 2));
   options.restore_deadline = milliseconds(arguments.number("restore-ms", 20'000));
+  options.skip_unchanged = arguments.is_set("skip-unchanged");
   options.copy_threads = 1;
   options.blob_capacity = 64 * 1024;
   return options;
@@ -157,7 +158,8 @@ const char* text_of(ckpt::SaveOutcome outcome) {
 
 crash::State::Place place_of(const Arguments& arguments) {
   return {static_cast<std::uint32_t>(arguments.number("rank", 0)),
-          static_cast<std::uint32_t>(arguments.number("world", 1))};
+          static_cast<std::uint32_t>(arguments.number("world", 1)),
+          arguments.number("frozen-mib", 0) << 20};
 }
 
 class Training {

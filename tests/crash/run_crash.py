@@ -4,7 +4,7 @@
   run_crash.py SCENARIO --bin DIR --trainer FILE --sources DIR
                [--seed N] [--kills N] [--only LABEL] [--lanes N] [--sanitized]
 
-SCENARIO: labels, random, zombies, leaks, daemons, strangers, power or gpu.
+SCENARIO: labels, random, zombies, leaks, daemons, strangers, power, sharing or gpu.
 
 A failure prints the seed, the label and where the logs lie; exit code 1.
 """
@@ -24,6 +24,7 @@ import crash_labels
 import crash_leaks
 import crash_power
 import crash_random
+import crash_sharing
 import crash_strangers
 import crash_zombies
 from crash_lab import Failure
@@ -31,7 +32,7 @@ from crash_lab import Failure
 
 SCENARIOS = {"labels": crash_labels, "random": crash_random, "zombies": crash_zombies,
              "leaks": crash_leaks, "daemons": crash_daemons, "strangers": crash_strangers,
-             "gpu": crash_gpu, "power": crash_power}
+             "gpu": crash_gpu, "power": crash_power, "sharing": crash_sharing}
 SKIPPED = 77  # What ctest takes for "skipped".
 SLOW_SECONDS = 30  # Said, not failed: the machine may be busy.
 
@@ -41,6 +42,7 @@ class Tools:
         self.daemon = os.path.join(arguments.bin, "ckptd")
         self.command_line = os.path.join(arguments.bin, "ckpt")
         self.trainer = arguments.trainer
+        self.contract = arguments.contract
         self.sources = arguments.sources
         self.stand_in = arguments.stand_in
         self.must_keep = arguments.keep
@@ -87,6 +89,7 @@ def main():
     parser.add_argument("--trainer", required=True)
     parser.add_argument("--sources", required=True)
     parser.add_argument("--stand-in", default="", help="the driver of the scenario gpu")
+    parser.add_argument("--contract", default="", help="the tests that sharing runs on its disk")
     parser.add_argument("--seed", type=int, default=1, help="0: another one each time")
     parser.add_argument("--kills", type=int, default=int(os.environ.get("CKPT_CRASH_KILLS", 200)))
     parser.add_argument("--only", default="")

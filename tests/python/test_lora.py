@@ -1,9 +1,14 @@
 """Goal: where one weight in a hundred is trained, the copies of a step cost the network what has
-changed (`skip_unchanged`), and a rank that lost its memory gets all of it from them.
+changed (`skip_unchanged`), and so do its files a disk that shares; a rank that lost its memory gets
+all of it from them.
 
 Method: two ranks on two nodes, each with frozen layers and adapters under AdamW, whose copies at
-the peer are counted by the daemon step by step.
+the peer, and whose files on an XFS, are counted by the daemon step by step.
 """
+
+import os
+import shutil
+import subprocess
 
 import pytest
 
@@ -21,8 +26,8 @@ def start(tmp_path, programs, trainer):
     cluster.program = "lora.py"
     cluster_start = cluster.start
 
-    def start(steps=STEPS, skips=True):
-        return cluster_start("AB", "job", steps, int(skips))
+    def start(steps=STEPS, skips=True, *directory):
+        return cluster_start("AB", "job", steps, int(skips), *directory)
 
     start.stop = cluster.stop
     yield start
@@ -30,9 +35,26 @@ def start(tmp_path, programs, trainer):
     assert "processes" not in left, left
 
 
-def sent_each(log, rank):
+@pytest.fixture
+def sharing_disk(tmp_path):
+    """An XFS on a loop device."""
+    if os.geteuid() != 0 or not os.path.exists("/dev/loop-control") or not shutil.which("mkfs.xfs"):
+        pytest.skip("needs root, a loop device and mkfs.xfs")
+    image, disk = tmp_path / "image", tmp_path / "disk"
+    with open(image, "wb") as file:
+        file.truncate(1 << 30)
+    disk.mkdir()
+    subprocess.run(["mkfs.xfs", "-q", "-f", "-m", "reflink=1", image], check=True)
+    mounted = subprocess.run(["mount", "-t", "xfs", "-o", "loop", image, disk], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("no XFS can be mounted here")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=False)
+
+
+def sent_each(log, rank, word="sent"):
     """(bytes sent, bytes named instead) of each step."""
-    told = [[int(word) for word in words[1:]] for words in said(log, rank, "sent")]
+    told = [[int(number) for number in words[1:]] for words in said(log, rank, word)]
     before = [[0, 0], *told]
     return [(a - c, b - d) for (a, b), (c, d) in zip(told, before, strict=False)]
 
@@ -48,6 +70,25 @@ def test_a_step_sends_three_parts_in_a_hundred(start):
         for sent, named in later:
             assert sent <= 0.03 * whole + 2 * CHUNK
             assert sent + named == whole
+
+
+def test_a_save_writes_three_parts_in_a_hundred(sharing_disk, start):
+    directory = sharing_disk / "job"
+    log = start(STEPS, True, directory).finish()
+    for rank in range(2):
+        (whole, shared), *later = sent_each(log, rank, "flushed")
+        assert whole > 70 << 20
+        assert shared == 0
+        assert len(later) == STEPS - 1
+        for written, shared in later:
+            assert written <= 0.03 * whole + 2 * CHUNK
+            assert written + shared == whole
+    assert [path.name for path in directory.glob("step-*")] == [f"step-{STEPS:09d}"]
+    for node in "AB":
+        start.stop(node)
+    again = start(STEPS + 1, True, directory).finish()
+    for rank in range(2):
+        assert said(again, rank, "began at")[0] == [str(STEPS), said(log, rank, "made")[-1][1]]
 
 
 @pytest.mark.slow

@@ -204,18 +204,57 @@ Status MemoryDisk::write(Inode& inode, const std::string& path, std::uint64_t of
     if (end > had) {
       CKPT_CHECK(need_room(align_up(end, sector_bytes) - align_up(had, sector_bytes), path));
     }
-    if (end > inode.bytes.size()) {
-      inode.bytes.resize(end);
-      inode.is_size_dirty = true;
-    }
-    std::memcpy(inode.bytes.data() + offset, bytes.data(), bytes.size());
-    for (std::uint64_t sector = offset / sector_bytes; sector * sector_bytes < end; ++sector) {
-      inode.dirty.insert(sector);
-    }
-    stamp(inode);
+    put_bytes(inode, offset, bytes);
+    bytes_written_ += bytes.size();
     inode.owner = owner;
   }
   return allowed;
+}
+
+void MemoryDisk::put_bytes(Inode& inode, std::uint64_t offset, std::span<const std::byte> bytes) {
+  const std::uint64_t end = offset + bytes.size();
+  if (end > inode.bytes.size()) {
+    inode.bytes.resize(end);
+    inode.is_size_dirty = true;
+  }
+  std::memcpy(inode.bytes.data() + offset, bytes.data(), bytes.size());
+  for (std::uint64_t sector = offset / sector_bytes; sector * sector_bytes < end; ++sector) {
+    inode.dirty.insert(sector);
+  }
+  stamp(inode);
+}
+
+// As XFS: whole blocks, or up to the end of the source.
+Status MemoryDisk::clone(Inode& inode, const std::string& path, const os::CloneRange& range,
+                         const os::CloneSource& source) {
+  const std::string text = text_of("clone", source.path + " to " + os::display(path));
+  if (const Status begun = begin("clone", path); !begun)
+    return os::clone_failure(begun.error().cause().value(), text);
+  if (range.bytes == 0) return {};
+  CKPT_TRY(const Found found, find(source.path, "open"));
+  if (!found.inode) return storage_failure(ENOENT, text);
+  if (found.inode->kind != EntryKind::file) return storage_failure(ELOOP, text);
+  const Inode& from = *found.inode;
+  if (status_of(from) != source.expected) return fail(Errc::not_found, text + ": another file");
+  const std::uint64_t end = range.from + range.bytes;
+  const bool is_whole = range.bytes % sector_bytes == 0 || end == from.bytes.size();
+  const bool is_aligned = range.from % sector_bytes == 0 && range.to % sector_bytes == 0;
+  if (!is_whole || !is_aligned || end > from.bytes.size()) return os::clone_failure(EINVAL, text);
+  if (!has_clones_) return os::clone_failure(EOPNOTSUPP, text);
+  put_bytes(inode, range.to, std::span(from.bytes).subspan(range.from, range.bytes));
+  return {};
+}
+
+FileStatus MemoryDisk::status_of(const Inode& inode) {
+  FileStatus status;
+  status.kind = inode.kind;
+  status.bytes = inode.bytes.size();
+  status.device = inode.device;
+  status.inode = inode.number;
+  status.modified_ns = inode.modified_ns;
+  status.changed_ns = inode.changed_ns;
+  if (inode.kind == EntryKind::directory) status.mount = inode.mount;
+  return status;
 }
 
 Status MemoryDisk::sync(Inode& inode, const std::string& path) {
@@ -541,6 +580,14 @@ class MemoryFile final : public os::File {
     Status done = co_await files_.perform<void>(std::move(work));
     co_return done;
   }
+  Task<void> clone_at(os::CloneRange range, os::CloneSource source) override {
+    std::function<Status()> work = [&files = files_, inode = inode_, path = path_, range,
+                                    from = std::move(source)] {
+      return files.disk_.clone(*inode, path, range, from);
+    };
+    Status done = co_await files_.perform<void>(std::move(work));
+    co_return done;
+  }
   Task<void> sync_data() override {
     if (sync_failed_) co_return fail(Errc::io, text_of("sync", path_) + ": it failed before");
     std::function<Status()> work = [&files = files_, inode = inode_, path = path_] {
@@ -713,15 +760,7 @@ Task<FileStatus> MemoryFileSystem::status(std::string path) {
     CKPT_CHECK(disk_.begin("status", path));
     CKPT_TRY(const MemoryDisk::Found found, disk_.find(path, "look at"));
     if (!found.inode) return storage_failure(ENOENT, text_of("look at", path));
-    FileStatus status;
-    status.kind = found.inode->kind;
-    status.bytes = found.inode->bytes.size();
-    status.device = found.inode->device;
-    status.inode = found.inode->number;
-    status.modified_ns = found.inode->modified_ns;
-    status.changed_ns = found.inode->changed_ns;
-    if (found.inode->kind == EntryKind::directory) status.mount = found.inode->mount;
-    return status;
+    return MemoryDisk::status_of(*found.inode);
   };
   auto done = co_await perform<FileStatus>(std::move(work));
   co_return done;

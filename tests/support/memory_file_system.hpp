@@ -58,6 +58,8 @@ class MemoryDisk {
   void set_capacity(std::optional<std::uint64_t> bytes) { capacity_ = bytes; }
   std::uint64_t used_bytes() const;
   void set_exchange_supported(bool supported) { has_exchange_ = supported; }
+  void set_clones_supported(bool supported) { has_clones_ = supported; }
+  std::uint64_t bytes_written() const { return bytes_written_; }  // Not those of clones.
   void set_direct(bool is_direct) { is_direct_ = is_direct; }
   // From now on every path lies in a bucket of this server. For questions alone: nothing else is
   // different.
@@ -117,6 +119,10 @@ class MemoryDisk {
   Result<Ref> create(std::uint32_t owner, const std::string& path);
   Status write(Inode& inode, const std::string& path, std::uint64_t offset,
                std::span<const std::byte> bytes, std::uint32_t owner);
+  void put_bytes(Inode& inode, std::uint64_t offset, std::span<const std::byte> bytes);
+  Status clone(Inode& inode, const std::string& path, const os::CloneRange& range,
+               const os::CloneSource& source);
+  static os::FileStatus status_of(const Inode& inode);
   Status sync(Inode& inode, const std::string& path);
   Status append(std::uint32_t owner, const std::string& path, std::span<const std::byte> bytes,
                 os::Syncing syncing);
@@ -144,6 +150,8 @@ class MemoryDisk {
   Time stalled_until_{};
   std::optional<std::uint64_t> capacity_;
   bool has_exchange_ = true;
+  bool has_clones_ = true;
+  std::uint64_t bytes_written_ = 0;
   bool is_direct_ = false;
   os::Objects* objects_ = nullptr;
   std::map<std::string, Ref> unmounted_;  // By path.

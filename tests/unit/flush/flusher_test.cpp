@@ -4,6 +4,7 @@
 #include "flush/flusher.hpp"
 
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <map>
 
 #include "format/shard_part.hpp"
@@ -12,6 +13,7 @@
 #include "support/checkpoint_maker.hpp"
 #include "support/fake_clock.hpp"
 #include "support/memory_file_system.hpp"
+#include "support/pending.hpp"
 
 namespace ckpt::test {
 
@@ -76,6 +78,34 @@ TEST_CASE_METHOD(FlushFixture, "flusher: ranks of one attempt are all written", 
   }
   REQUIRE(flusher.status().shards_written == 4);
   REQUIRE(flusher.status().writing.empty());
+}
+
+TEST_CASE_METHOD(FlushFixture, "flusher: bytes are written or shared, and counted as that",
+                 "[unit][flush]") {
+  ShardWish wish;
+  wish.tensor_bytes = 80'000;
+  std::shared_ptr<storage::ChunkSharing> sharing;
+  std::uint64_t bytes = 0;
+  for (const std::uint64_t step : {1, 2}) {
+    wish.at.step = Step{step};
+    MadeShard shard = make_shard(wish);
+    wish.at.step = Step{};  // The tensors of both are the same.
+    const MadeShard same = make_shard(wish);
+    auto record = std::make_shared<format::ShardRecord>(*shard.record);
+    std::memcpy(shard.bytes->data() + page_bytes, same.bytes->data() + page_bytes, 16 * page_bytes);
+    checksum_chunks(*record, *shard.bytes);
+    std::vector<storage::ChunkSharing::Earlier> earlier;
+    if (sharing) earlier.push_back({sharing->stored(), directory_of(1)});
+    sharing = std::make_shared<storage::ChunkSharing>(std::move(earlier));
+    storage::ShardToWrite source{record, shard.slot()};
+    source.sharing = sharing;
+    disk.put_directory(directory_of(step));
+    auto pending = start(context, flusher.write_shard(source, directory_of(step)));
+    REQUIRE(finish(clock, pending));
+    bytes += record->bytes;
+  }
+  CHECK(flusher.status().bytes_shared == 16 * page_bytes);
+  CHECK(flusher.status().bytes_written == bytes - 16 * page_bytes);
 }
 
 TEST_CASE_METHOD(FlushFixture, "flusher: the newest step waits, those between are skipped",

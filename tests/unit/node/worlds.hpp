@@ -109,6 +109,7 @@ class Cluster {
     return finish(clock_, pending);
   }
   void flush(Step step);
+  MemoryDisk& disk() { return disk_; }
   void rot(const std::string& path);  // A bit of the file flips, behind its header.
   Trainer& rank(std::size_t index) { return *ranks_.at(index); }
 

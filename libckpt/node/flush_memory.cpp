@@ -1,0 +1,56 @@
+#include "node/flush_memory.hpp"
+
+#include <algorithm>
+
+#include "base/assert.hpp"
+#include "base/log.hpp"
+#include "storage/step_directory.hpp"
+
+namespace ckpt::node {
+
+void FlushMemory::set_enabled(bool is_enabled) {
+  is_enabled_ = is_enabled;
+  if (!is_enabled) stored_.clear();
+}
+
+std::shared_ptr<storage::ChunkSharing> FlushMemory::begin(const storage::Site& site,
+                                                          format::ShardId id,
+                                                          const std::set<format::Damage>& damaged) {
+  if (!is_enabled_ || is_refused_ || site.objects() != nullptr) return nullptr;
+  // A step may have its damage from the one before.
+  const auto is_of_rank = [&](const format::Damage& one) { return one.id.rank == id.rank; };
+  if (std::ranges::any_of(damaged, is_of_rank)) stored_.erase(id.rank);
+  std::vector<storage::ChunkSharing::Earlier> earlier;
+  if (const auto found = stored_.find(id.rank); found != stored_.end()) {
+    for (const Stored& stored : found->second) {
+      CKPT_ASSERT(stored->id.rank == id.rank);
+      const std::string name = storage::step_directory_name(stored->id.at.step);
+      earlier.push_back({stored, site.at(name)});
+    }
+  }
+  return std::make_shared<storage::ChunkSharing>(std::move(earlier));
+}
+
+void FlushMemory::keep(format::ShardId id, const storage::ChunkSharing& sharing) {
+  if (sharing.refusal()) log_refusal(id, *sharing.refusal());
+  if (!is_enabled_ || is_refused_) return;
+  std::vector<Stored>& stored = stored_[id.rank];
+  stored.clear();
+  for (const Stored& one : {sharing.stored(), sharing.base()}) {
+    if (one) stored.push_back(one);
+  }
+  CKPT_ASSERT(stored.size() <= 2);
+}
+
+void FlushMemory::log_refusal(format::ShardId id, const Error& refusal) {
+  const bool is_final = refusal.code() == Errc::unsupported;
+  bool& has_told = is_final ? is_refused_ : has_told_gone_;
+  if (is_final) stored_.clear();
+  if (std::exchange(has_told, true)) return;
+  log_info("job={} step={} rank={} {}: {}", job_, number(id.at.step), id.rank,
+           is_final ? "storage shares no unchanged Chunks, and gets all of them from now on"
+                    : "unchanged Chunks are written again",
+           refusal.message());
+}
+
+}  // namespace ckpt::node
