@@ -68,14 +68,29 @@ std::vector<format::StepId> held_steps(const ClusterView& view) {
   return index_of(view)->steps();
 }
 
+namespace {
+
+void add_damage(DamagedShards& damaged, const format::NodeReport& node) {
+  for (const format::Damage& damage : node.damaged) {
+    Errc& code = damaged[damage.id.at][damage.id.rank];
+    if (code != Errc::corruption) code = damage.code;
+  }
+}
+
+}  // namespace
+
 DamagedShards damaged_shards(const ClusterView& view) {
   DamagedShards damaged;
-  for (const format::NodeReport& node : view.reports) {
-    for (const format::Damage& damage : node.damaged) {
-      Errc& code = damaged[damage.id.at][damage.id.rank];
-      if (code != Errc::corruption) code = damage.code;
-    }
-  }
+  for (const format::NodeReport& node : view.reports) add_damage(damaged, node);
+  return damaged;
+}
+
+DamagedShards damaged_for_restore(const ClusterView& view) {
+  const auto has_rank = [](const format::NodeReport& node) { return !node.ranks.empty(); };
+  if (std::ranges::none_of(view.reports, has_rank)) return damaged_shards(view);
+  DamagedShards damaged;
+  for (const format::NodeReport& node : view.reports)
+    if (has_rank(node)) add_damage(damaged, node);
   return damaged;
 }
 

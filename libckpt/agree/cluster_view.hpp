@@ -79,6 +79,9 @@ std::vector<format::StepId> held_steps(const ClusterView& view);
 // outweighs a failed read.
 using DamagedShards = std::map<format::StepId, std::map<std::uint32_t, Errc>>;
 DamagedShards damaged_shards(const ClusterView& view);
+// The same for a restore. A node without a rank has met the damage in an earlier one, and nobody
+// reads those files there again: they may have been repaired. While no node has a rank, all counts.
+DamagedShards damaged_for_restore(const ClusterView& view);
 
 // The number of distinct failure domains among `nodes`.
 std::size_t domain_count(const JobShape& shape, const std::vector<std::string>& nodes);

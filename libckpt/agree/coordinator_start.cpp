@@ -144,7 +144,7 @@ void Coordinator::begin(const format::Start& start, const ClusterView& view, Tim
 std::optional<format::StepId> Coordinator::newest_abandoned(const ClusterView& view,
                                                             const format::Decree& before) const {
   std::optional<format::StepId> newest;
-  const DamagedShards damaged = damaged_shards(view);
+  const DamagedShards damaged = damaged_for_restore(view);
   const auto look_at = [&](format::StepId at) {
     const auto shards = damaged.find(at);
     const bool is_damaged =

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/assert.hpp"
+#include "base/counted.hpp"
 
 namespace ckpt::agree {
 
@@ -348,9 +349,9 @@ StartDecision decide_start(const ClusterView& view, const StartState& state, boo
     const auto late = std::find_if_not(ranks.begin(), ranks.end(), is_open);
     const bool trains = late->report->phase == StartPhase::running;
     decision.waiting = fmt::format(
-        "rank {} {} ({} of {} ranks)", late->report->rank,
+        "rank {} {} ({} of {})", late->report->rank,
         trains ? "trains, and has not asked to restore" : "has not asked to restore or to begin",
-        ranks.size() - counts.open, ranks.size());
+        ranks.size() - counts.open, counted(ranks.size(), "rank"));
     return decision;
   }
   return begin_together(view, state, may_wait, ranks, counts, random);

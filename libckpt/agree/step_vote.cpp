@@ -7,6 +7,7 @@
 
 #include "agree/step_coverage.hpp"
 #include "base/assert.hpp"
+#include "base/counted.hpp"
 
 namespace ckpt::agree {
 
@@ -15,7 +16,7 @@ namespace {
 using Coverages = std::vector<std::pair<format::StepId, Coverage>>;  // Newest first.
 
 std::string saved_by_text(std::size_t ranks) {
-  return ranks == 1 ? "; 1 rank saved it" : fmt::format("; {} ranks saved it", ranks);
+  return fmt::format("; {} saved it", counted(ranks, "rank"));
 }
 
 std::set<format::StepId, std::greater<>> all_steps(const ClusterView& view,
@@ -67,8 +68,8 @@ std::string objection(const VoteRules& rules, format::StepId at, const Coverage&
     return fmt::format("rejected: no copy of it in memory, and {}", coverage.damage);
   }
   if (!coverage.missing.empty()) {
-    return fmt::format("rejected: no copy of rank {} ({} of {} ranks missing)",
-                       coverage.missing.front(), coverage.missing.size(), coverage.saved_by);
+    return fmt::format("rejected: no copy of rank {} ({} of {} missing)", coverage.missing.front(),
+                       coverage.missing.size(), counted(coverage.saved_by, "rank"));
   }
   if (!allow_suspect && is_suspect(rules, at)) {
     return fmt::format(
@@ -161,9 +162,9 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
     vote.reason = describe_damage(view, damaged) + ", and ";
     if (const PublishedStep* other = newest_of_other_world(view, rules)) {
       vote.reason += fmt::format(
-          "the newest of the others, step {}, was taken by {} ranks, "
+          "the newest of the others, step {}, was taken by {}, "
           "this job has {}",
-          number(other->at.step), other->world_size, view.shape.world_size);
+          number(other->at.step), counted(other->world_size, "rank"), view.shape.world_size);
     } else {
       vote.reason += has_others ? "none of the others can be restored" : "no other can be restored";
     }
@@ -171,17 +172,17 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
     // Not here either: no step of this number of ranks is left.
     vote.error = Errc::unsupported;
     vote.reason = fmt::format(
-        "the newest checkpoint that is left, step {}, was taken by {} ranks, "
+        "the newest checkpoint that is left, step {}, was taken by {}, "
         "this job has {}: a restore from its path takes it",
-        number(other->at.step), other->world_size, view.shape.world_size);
+        number(other->at.step), counted(other->world_size, "rank"), view.shape.world_size);
   } else if (!vote.candidates.empty() && rules.wanted) {
     if (!other_worlds.empty()) vote.error = Errc::unsupported;
     vote.reason = why_not(vote, *rules.wanted);
   } else if (!other_worlds.empty()) {
     // Not "not found": some of it may come back with a node.
     vote.error = Errc::unsupported;
-    vote.reason = fmt::format("the steps in memory were saved by {} ranks, this job has {}",
-                              *other_worlds.begin(), view.shape.world_size);
+    vote.reason = fmt::format("the steps in memory were saved by {}, this job has {}",
+                              counted(*other_worlds.begin(), "rank"), view.shape.world_size);
     if (!vote.candidates.empty())
       vote.reason +=
           fmt::format("; the newest seen is step {}, {}", number(vote.candidates.front().at.step),
@@ -226,9 +227,9 @@ void prefer_newer_of_other_world(Vote& vote, const ClusterView& view, const Vote
   const PublishedStep* other = newest_of_other_world(view, rules);
   if (other == nullptr || !vote.chosen || !(other->at > *vote.chosen)) return;
   reject_chosen(vote, Errc::unsupported, "rejected: another number of ranks published a newer one");
-  vote.reason =
-      fmt::format("the newest checkpoint, step {}, was taken by {} ranks, this job has {}",
-                  number(other->at.step), other->world_size, view.shape.world_size);
+  vote.reason = fmt::format("the newest checkpoint, step {}, was taken by {}, this job has {}",
+                            number(other->at.step), counted(other->world_size, "rank"),
+                            view.shape.world_size);
 }
 
 // Without the history an abandoned step looks like the newest. A caller that names a step has
@@ -346,7 +347,7 @@ Coverages cover_all(const ClusterView& view, const DamagedShards& damaged,
 
 std::vector<Survival> votes_without_each(const ClusterView& view, const VoteRules& rules) {
   std::set<std::uint32_t> other_worlds;
-  const Coverages all = cover_all(view, damaged_shards(view), other_worlds);
+  const Coverages all = cover_all(view, damaged_for_restore(view), other_worlds);
   std::vector<Survival> survivals;
   for (const Node& node : view.shape.nodes) {
     Coverages rest;
@@ -365,7 +366,7 @@ std::vector<Survival> votes_without_each(const ClusterView& view, const VoteRule
 Vote vote(const ClusterView& view, const VoteRules& rules) {
   Vote result;
   std::set<std::uint32_t> other_worlds;
-  const DamagedShards damaged = damaged_shards(view);
+  const DamagedShards damaged = damaged_for_restore(view);
   const std::size_t damaged_steps = damaged_count(view, damaged);
   choose(result, cover_all(view, damaged, other_worlds), rules);
   prefer_newer_of_other_world(result, view, rules);

@@ -163,7 +163,7 @@ bool Client::give_up_in_silence(const std::string& doing, std::chrono::milliseco
   if (is_interrupted()) return true;
   const std::string text = fmt::format("{}: no answer from {} yet", doing, settings_.describe());
   name_silence(text);
-  ours.note(text);
+  ours.note(text, clock_.now());
   return false;
 }
 
@@ -249,7 +249,7 @@ Task<Client::Sent> Client::send_any(Request request, std::string doing) {
     }
     if (reaction != Reaction::try_again) continue;
     log(LogLevel::debug, "s3: {} is tried again", doing);
-    ours->note(fmt::format("{}: {}", doing, trouble));
+    ours->note(fmt::format("{}: {}", doing, trouble), clock_.now());
     if (clock_.now() >= named_from)
       name_silence(fmt::format("{}: {}, {} of {} tries", doing, trouble, tries, tries_limit()));
     CKPT_CO_CHECK(co_await pause(tries, doing));

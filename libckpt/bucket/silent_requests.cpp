@@ -27,11 +27,12 @@ std::uint64_t SilentRequests::begin(std::string place, Time began) {
   return next_id_++;
 }
 
-void SilentRequests::note(std::uint64_t id, std::string trouble) {
+void SilentRequests::note(std::uint64_t id, std::string trouble, Time now) {
   const std::lock_guard lock(mutex_);
   const auto found = requests_.find(id);
   CKPT_ASSERT(found != requests_.end());
   found->second.trouble = std::move(trouble);
+  found->second.noted = now;
 }
 
 void SilentRequests::answered(std::uint64_t id) {
@@ -51,10 +52,8 @@ void SilentRequests::end(std::uint64_t id) {
 }
 
 void SilentRequests::forget_old(Time now) {
-  std::erase_if(failed_, [now](const auto& failed) {
-    const auto& since = failed.second.told_end;
-    return since && now - *since >= kept_for;
-  });
+  std::erase_if(failed_,
+                [now](const auto& failed) { return now - failed.second.noted >= kept_for; });
   if (failed_.empty()) silent_since_.reset();
 }
 
@@ -74,10 +73,8 @@ std::string SilentRequests::describe(std::string_view place, Time now) {
   for (const State& request : requests_ | std::views::values) {
     if (text.empty() && is_below(request.place, place)) text = tell(request, now);
   }
-  for (State& failed : failed_ | std::views::values | std::views::reverse) {
-    if (!is_below(failed.place, place)) continue;
-    if (!failed.told_end) failed.told_end = now;
-    if (text.empty()) text = tell(failed, now);
+  for (const State& failed : failed_ | std::views::values | std::views::reverse) {
+    if (text.empty() && is_below(failed.place, place)) text = tell(failed, now);
   }
   return text;
 }

@@ -1,6 +1,7 @@
 // SilentRequests: the requests that a server has not answered, or not well, while they are tried
 // again. They may go on for a minute before they fail, and until then only this knows of them. One
-// that failed is remembered until the server answers any: the next try is no better news.
+// that failed is remembered until the server answers any: the next try is no better news. It is
+// forgotten after a while all the same, since perhaps nobody tries any more.
 //
 // Threads: any. Lifetime: shared by its owner and the requests, which may be destroyed last.
 #pragma once
@@ -22,8 +23,9 @@ class SilentRequests {
  public:
   // Shorter trouble is an ordinary day.
   static constexpr Duration told_after = std::chrono::seconds(5);
-  // Longer than a failed flush waits before it is tried again. Where nobody asks any more, nobody
-  // would hear that the server is back.
+  // After its last trouble, whether or not anybody asks for it. Longer than a failed flush waits
+  // before it is tried again. Where nothing is sent any more, nobody would hear that the server is
+  // back.
   static constexpr Duration kept_for = std::chrono::seconds(90);
 
   // Request: from its first try to its end.
@@ -36,7 +38,7 @@ class SilentRequests {
     Request(const Request&) = delete;
     Request& operator=(const Request&) = delete;
 
-    void note(std::string trouble) { all_->note(id_, std::move(trouble)); }
+    void note(std::string trouble, Time now) { all_->note(id_, std::move(trouble), now); }
     void answered() { all_->answered(id_); }
 
    private:
@@ -53,11 +55,11 @@ class SilentRequests {
   struct State {
     std::string place;
     Time began{};
-    std::string trouble;           // Empty: none yet.
-    std::optional<Time> told_end;  // Of one that failed: when that was first asked for.
+    std::string trouble;  // Empty: none yet.
+    Time noted{};         // When it had that.
   };
   std::uint64_t begin(std::string place, Time began);
-  void note(std::uint64_t id, std::string trouble);
+  void note(std::uint64_t id, std::string trouble, Time now);
   void answered(std::uint64_t id);
   void end(std::uint64_t id);
   void forget_old(Time now);

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "arena/arena_limits.hpp"
 #include "base/random.hpp"
@@ -26,14 +25,6 @@
 namespace ckpt::cli {
 
 namespace {
-
-// The run's directory that the checkpoint lies in, if it is of that run.
-std::string parent_of(const std::string& path) {
-  if (bucket::is_bucket_path(path)) return path.substr(0, path.rfind('/'));
-  std::error_code error;
-  const std::filesystem::path real = std::filesystem::canonical(path, error);
-  return error ? std::string() : real.parent_path().string();
-}
 
 // Null: the checkpoint lies alone, as somebody copied it. A history that cannot be read is an
 // error: without it an abandoned step would pass for a good one.
@@ -74,6 +65,35 @@ Status spare_alone(Workplace& workplace, const storage::Site& target, storage::C
   order.timelines = std::make_shared<const format::Timelines>(
       storage::without_abandoning(*order.timelines, order.manifest->at));
   return {};
+}
+
+// The steps that live in the target, and that the copy's history abandons there. Errors:
+// invalid_argument (those are all, and the copy is abandoned too: a job with that directory would
+// begin anew, and delete them), io.
+Result<std::vector<std::string>> newly_abandoned(Workplace& workplace, const storage::Site& target,
+                                                 const storage::CopyOrder& order) {
+  std::vector<std::string> abandoned;
+  const format::StepId at = order.manifest->at;
+  const auto read = workplace.run(storage::read_run_catalog(target));
+  if (!read && read.error().code() != Errc::not_found) return fail(Error(read.error()));
+  if (!read || !order.timelines) return abandoned;
+  const auto there = workplace.run(storage::load_timelines(target, order.manifest->run));
+  if (!there) return abandoned;  // The copy says why; so it does if the histories differ.
+  const auto merged = storage::merge(*there, *order.timelines);
+  if (!merged) return abandoned;
+  bool has_living = !format::is_abandoned(merged->history, at);
+  for (const storage::Checkpoint& each : read->catalog.checkpoints) {
+    if (each.is_abandoned || each.run != order.manifest->run) continue;
+    const bool lives_on = !format::is_abandoned(merged->history, each.at);
+    has_living = has_living || lives_on;
+    if (!lives_on) abandoned.push_back(each.name);
+  }
+  if (has_living || abandoned.empty()) return abandoned;
+  return fail(Errc::invalid_argument,
+              fmt::format("copy step {} to {}: a restore to an older step has abandoned it, and by "
+                          "the same history {} there would be abandoned too: a job with that "
+                          "directory would begin anew. Name another directory",
+                          number(at.step), target.directory(), abandoned.back()));
 }
 
 // Reports whether the copy, and the original, are abandoned.
@@ -200,6 +220,7 @@ Result<Outcome> copy_memory(Workplace& workplace, const std::shared_ptr<StoredSt
   if (!copied) return fail(Error(copied.error()));
   Outcome outcome = told(*step, given, *copied, moved);
   outcome.json["abandoned"] = outcome.json["source_abandoned"] = false;
+  outcome.json["abandoned_there"] = Json::array();
   return outcome;
 }
 
@@ -218,6 +239,7 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
       order.timelines && format::is_abandoned(order.timelines->history, step->manifest->at);
   const storage::Site target(workplace.files(), workplace.clock(), given.to);
   CKPT_CHECK(spare_alone(workplace, target, order));
+  CKPT_TRY(const auto abandoned, newly_abandoned(workplace, target, order));
   order.attempt = random_from_system();
   const SignalWatch watch;
   order.is_cancelled = SignalWatch::has_signal;
@@ -242,6 +264,12 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
   }
   Outcome outcome = told(*step, given, *copied, moved);
   tell_history(workplace, target, *step->manifest, was_abandoned, outcome);
+  outcome.json["abandoned_there"] = abandoned;
+  for (const std::string& name : abandoned)
+    outcome.text += fmt::format(
+        "{} there is abandoned from now on: a restore to an older step "
+        "has left it, as the copied history says.\n",
+        printable(name));
   return outcome;
 }
 

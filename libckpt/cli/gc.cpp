@@ -22,6 +22,7 @@
 #include "cli/same_place.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
+#include "os/path.hpp"
 #include "storage/left_attempts.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/orphans.hpp"
@@ -248,6 +249,10 @@ Outcome told(const GcOptions& given, const Plan& plan) {
                                 counted(std::to_string(plan.left.size()), "attempt"),
                                 arena::human_bytes(bytes));
   }
+  const auto goes = std::ranges::find(plan.superfluous, true, &storage::Checkpoint::is_abandoned);
+  if (given.dry_run && goes != plan.superfluous.end())
+    outcome.text += fmt::format("To keep an abandoned one: first `ckpt cp {} ELSEWHERE`.\n",
+                                printable(os::join(given.dir, goes->name)));
   if (given.rule.max_ckpt_num > 0) outcome.text += describe_rule(plan);
   if (plan.recent > 0) {
     outcome.text += fmt::format(

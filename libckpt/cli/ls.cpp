@@ -82,7 +82,7 @@ Result<Outcome> list_step(Workplace& workplace, std::string path) {
   CKPT_TRY(const auto manifest,
            workplace.run(storage::read_manifest_at(workplace.files(), os::join(path, "."))));
   storage::Catalog catalog;
-  catalog.checkpoints.push_back(storage::describe(*manifest, std::string(os::file_name(path))));
+  catalog.checkpoints.push_back(storage::describe(*manifest, name_of(path)));
   catalog.checkpoints.front().is_abandoned = is_abandoned_at(workplace, path, *manifest);
   Outcome outcome = told(path, catalog);
   outcome.is_trouble = false;  // An abandoned one is what was asked for.

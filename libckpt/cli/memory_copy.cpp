@@ -1,8 +1,8 @@
 // How a step in memory is published elsewhere:
-//   1. The target gets the marker of the run and the job's history, or has both already.
+//   1. The target gets the marker of the run, or has it already.
 //   2. A checkpoint of this name there must be the same step; then nothing is left to do.
 //   3. Each rank's Chunks are read, compared with their checksums and written; then its part.
-//   4. The step is published as a flush publishes one.
+//   4. The target gets the job's history, and the step is published as a flush publishes one.
 #include "cli/memory_copy.hpp"
 
 #include <fmt/format.h>
@@ -16,6 +16,7 @@
 #include "storage/attempt.hpp"
 #include "storage/catalog.hpp"
 #include "storage/chunk_map.hpp"
+#include "storage/copy_target.hpp"
 #include "storage/publish.hpp"
 #include "storage/removal.hpp"
 #include "storage/step_directory.hpp"
@@ -126,7 +127,10 @@ Task<storage::Copied> copy_from_memory(storage::Site target, std::shared_ptr<Sto
   storage::Copied copied;
   copied.name = storage::step_directory_name(step->manifest->at.step);
   CKPT_CO_TRY(copied.was_there, co_await is_there(target, *step, copied.name));
-  if (copied.was_there) co_return copied;
+  if (copied.was_there) {
+    CKPT_CO_CHECK(co_await storage::add_history(target, prepared));
+    co_return copied;
+  }
 
   storage::PublishOrder publish;
   publish.job = step->manifest->job;
@@ -142,6 +146,10 @@ Task<storage::Copied> copy_from_memory(storage::Site target, std::shared_ptr<Sto
   const std::string work_name = publish.work_name;
   Status done =
       co_await write_ranks(target, storage::attempt_path(target, work_name), *step, order);
+  if (done) {  // Not before: the history alone may abandon all that is there.
+    const auto added = co_await storage::add_history(target, prepared);
+    if (!added) done = fail(Error(added.error()));
+  }
   if (done) {
     const auto published = co_await storage::publish(target, std::move(publish));
     if (published) co_return copied;

@@ -9,6 +9,7 @@
 #include "cli/signal_watch.hpp"
 #include "cli/storage_read.hpp"
 #include "cli/table.hpp"
+#include "storage/in_the_way.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/repair.hpp"
 #include "storage/run_catalog.hpp"
@@ -25,7 +26,7 @@ std::string without_slash(std::string path) {
 
 bool is_checkpoint(Workplace& workplace, const std::string& path) {
   const std::string manifest = os::beneath(path, format::manifest_name);
-  return storage::parse_step_directory(os::file_name(path)).has_value() ||
+  return storage::parse_step_directory(name_of(path)).has_value() ||
          workplace.run(workplace.files().status(manifest)).has_value();
 }
 
@@ -45,7 +46,7 @@ std::string problem_of(const storage::Rejected& rejected) {
 
 // Of a checkpoint that was named itself.
 std::string problem_of_named(Workplace& workplace, const std::string& path) {
-  const std::string_view name = os::file_name(path);
+  const std::string name = name_of(path);
   const auto manifest =
       workplace.run(storage::read_manifest_at(workplace.files(), os::join(path, ".")));
   if (!manifest || !storage::parse_step_directory(name)) return {};
@@ -91,12 +92,14 @@ Error with_way_out(Workplace& workplace, const Error& error, const std::string& 
   const std::string name(os::file_name(shown));
   const std::string source = is_checkpoint(workplace, from) ? from : os::join(from, name);
   const std::size_t slash = shown.rfind('/');
-  return Error(error.code(),
-               fmt::format("{}; manifests are not repaired: move it away (mv {} ELSEWHERE), then "
-                           "`ckpt cp {} {}` brings it back",
-                           error.text(), shown, source,
-                           slash == std::string::npos ? "." : shown.substr(0, slash)),
-               error.cause());
+  const std::string moving = storage::how_to_move_away(error, shown, bucket::is_bucket_path(shown));
+  std::string way_out = "it may be good: repair it with the version of libckpt that wrote it";
+  if (!moving.empty()) {
+    way_out =
+        fmt::format("manifests are not repaired: {}, then `ckpt cp {} {}` brings it back", moving,
+                    source, slash == std::string::npos ? "." : shown.substr(0, slash));
+  }
+  return Error(error.code(), fmt::format("{}; {}", error.text(), way_out), error.cause());
 }
 
 Result<std::vector<std::string>> repair_one(Workplace& workplace, const std::string& directory,

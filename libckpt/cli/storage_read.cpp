@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
+#include "bucket/bucket_path.hpp"
 #include "cli/table.hpp"
 #include "storage/orphans.hpp"
 #include "storage/run_catalog.hpp"
@@ -20,11 +22,26 @@ const storage::Checkpoint* newest_living(const storage::Catalog& catalog) {
   return nullptr;
 }
 
+std::string parent_of(const std::string& path) {
+  if (bucket::is_bucket_path(path)) return path.substr(0, path.rfind('/'));
+  std::error_code error;
+  const std::filesystem::path real = std::filesystem::canonical(path, error);
+  return error ? std::string() : real.parent_path().string();
+}
+
+std::string name_of(const std::string& path) {
+  const std::string_view last = os::file_name(path);
+  if (bucket::is_bucket_path(path) || (last != "." && last != "..")) return std::string(last);
+  std::error_code error;
+  const std::filesystem::path real = std::filesystem::canonical(path, error);
+  return error ? std::string(last) : real.filename().string();
+}
+
 bool is_abandoned_at(Workplace& workplace, const std::string& path,
                      const format::Manifest& manifest) {
-  const std::size_t slash = path.rfind('/');
-  const std::string around = slash == std::string::npos ? "." : path.substr(0, slash);
-  const storage::Site site(workplace.files(), workplace.clock(), around.empty() ? "/" : around);
+  const std::string around = parent_of(path);
+  if (around.empty()) return false;
+  const storage::Site site(workplace.files(), workplace.clock(), around);
   const auto timelines = workplace.run(storage::load_timelines(site, manifest.run));
   return timelines && format::is_abandoned(timelines->history, manifest.at);
 }
@@ -33,7 +50,7 @@ namespace {
 
 // A file of ours that could not be read may be good.
 Errc verdict_of(const Error& error) {
-  return storage::is_unreadable(error.code()) ? error.code() : Errc::corruption;
+  return may_be_good(error.code()) ? error.code() : Errc::corruption;
 }
 
 void reject(storage::Catalog& catalog, std::string_view name, Errc code, std::string reason) {
@@ -95,7 +112,7 @@ void examine_latest(Workplace& workplace, const storage::Site& site, storage::Ca
   if (is_line) name.pop_back();
   const auto named = std::ranges::find(catalog.checkpoints, name, &storage::Checkpoint::name);
   const auto unread = std::ranges::find(catalog.rejected, name, &storage::Rejected::name);
-  if (unread != catalog.rejected.end() && storage::is_unreadable(*unread)) return;  // It says so.
+  if (unread != catalog.rejected.end() && may_be_good(unread->code)) return;  // It says so.
   if (!is_line || named == catalog.checkpoints.end()) {
     return reject(catalog, storage::latest_name, Errc::corruption,
                   fmt::format("it names \"{}\", which is no whole checkpoint here", name));
@@ -180,12 +197,16 @@ Status refuse_above_runs(Workplace& workplace, const std::string& what, const st
                   what, to, found->runs.front().name, os::join(to, "run")));
 }
 
+bool may_be_good(Errc code) {
+  return storage::is_unreadable(code) || code == Errc::version_mismatch;
+}
+
 Json to_json(const std::vector<storage::Rejected>& rejected) {
   Json list = Json::array();
   for (const storage::Rejected& each : rejected) {
     list.push_back({{"name", each.name},
-                    {"damaged", storage::is_damage(each)},
-                    {"unreadable", storage::is_unreadable(each)},
+                    {"damaged", storage::is_damage(each) && !may_be_good(each.code)},
+                    {"unreadable", may_be_good(each.code)},
                     {"misplaced", each.is_misplaced},
                     {"code", to_string(each.code)},
                     {"reason", each.reason}});
@@ -196,10 +217,10 @@ Json to_json(const std::vector<storage::Rejected>& rejected) {
 std::string describe(const std::vector<storage::Rejected>& rejected, const std::string& directory) {
   std::string text;
   for (const storage::Rejected& each : rejected) {
-    const char* const verdict = each.is_misplaced              ? "MISPLACED"
-                                : storage::is_damage(each)     ? "DAMAGED"
-                                : storage::is_unreadable(each) ? "UNREADABLE"
-                                                               : "ignored";
+    const char* const verdict = each.is_misplaced          ? "MISPLACED"
+                                : may_be_good(each.code)   ? "UNREADABLE"
+                                : storage::is_damage(each) ? "DAMAGED"
+                                                           : "ignored";
     text += fmt::format("{} {}: {}\n", verdict,
                         printable(directory.empty() ? each.name : os::join(directory, each.name)),
                         printable(each.reason));

@@ -24,12 +24,20 @@ Result<std::vector<std::string>> runs_at(Workplace& workplace, const std::string
 // runs. `what`: the attempt, for the error.
 Status refuse_above_runs(Workplace& workplace, const std::string& what, const std::string& to);
 
+// The directory that a checkpoint lies in, also of `.` and of a link. Empty: there is none.
+std::string parent_of(const std::string& path);
+// The name of a checkpoint's directory, which a path that ends with `.` or `..` does not have.
+std::string name_of(const std::string& path);
+
 // Whether the directory around this checkpoint knows that a restore has abandoned it.
 bool is_abandoned_at(Workplace& workplace, const std::string& path,
                      const format::Manifest& manifest);
 
 // The checkpoint that a restore takes; none: restores to older steps have abandoned all.
 const storage::Checkpoint* newest_living(const storage::Catalog& catalog);
+
+// It could not be read, or a newer version of libckpt wrote it: that says nothing of its bytes.
+bool may_be_good(Errc code);
 
 Json to_json(const std::vector<storage::Rejected>& rejected);
 // One line for each, or nothing. `directory`: goes before each name; empty: nothing does.

@@ -127,7 +127,7 @@ void add_cp(CLI::App& app, Commands& commands, Arguments& arguments) {
       "From memory, training goes on meanwhile, and takes the memory of an older step when it\n"
       "needs it: then nothing is copied, and the same command takes the next step.\n"
       "Refused: a damaged source; a TO of another run; another checkpoint of that name, or one\n"
-      "whose manifest is damaged: move that directory away (mv) first.\n"
+      "whose manifest is damaged: move that directory away first (mv, or your bucket's own tool).\n"
       "A step that a restore to an older one has abandoned can be copied by its name. In a TO\n"
       "without other checkpoints it is the newest step, and the job can go on from it there.\n\n"
       "Examples:\n  ckpt cp /nvme/gpt2 /archive/gpt2\n"

@@ -26,7 +26,7 @@ std::string_view word_for(bool is_good, bool is_unreadable) {
 }
 
 Verdict not_read(const std::string& directory, const Error& error) {
-  const bool is_unreadable = storage::is_unreadable(error.code());
+  const bool is_unreadable = may_be_good(error.code());
   Verdict verdict;
   verdict.json = {{"directory", directory},      {"good", false},
                   {"unreadable", is_unreadable}, {"problem", error.text()},
@@ -86,8 +86,8 @@ void add_history(Verdict& verdict, const std::string& directory, bool is_abandon
   if (!is_abandoned || !verdict.is_good) return;
   verdict.text += fmt::format(
       "  whole, but abandoned by a restore to an older step: the job does not take it any more, "
-      "and the next deletion takes it first. To keep it: `ckpt cp {} ELSEWHERE`, then load the "
-      "copy by its path\n",
+      "and the next deletion takes it first. To keep it: `ckpt cp {} ELSEWHERE`, which is best a "
+      "directory of its own; then load the copy by its path\n",
       printable(directory));
 }
 
@@ -97,7 +97,7 @@ Verdict verify_named(Workplace& workplace, const std::string& path) {
   Verdict verdict = verify_one(workplace, path, marked);
   const auto manifest = workplace.run(storage::read_manifest_at(workplace.files(), marked));
   if (!manifest) return verdict;
-  const std::string_view name = os::file_name(path);
+  const std::string name = name_of(path);
   const std::string reason = storage::misplaced_reason(name, (*manifest)->at.step);
   if (verdict.is_good && storage::parse_step_directory(name) && !reason.empty()) {
     verdict.is_good = false;
@@ -168,7 +168,7 @@ Result<bool> is_checkpoint(Workplace& workplace, const std::string& path) {
     if (there.error().code() != Errc::not_found) return fail(Error(there.error()));
     return fail(Errc::not_found, fmt::format("verify {}: there is no such directory", path));
   }
-  if (storage::parse_step_directory(os::file_name(path))) return true;
+  if (storage::parse_step_directory(name_of(path))) return true;
   const auto manifest =
       workplace.run(workplace.files().status(os::beneath(path, format::manifest_name)));
   return manifest.has_value();

@@ -70,6 +70,7 @@ node::EngineOptions engine_options(const DaemonOptions& options) {
   engine.flush_stalled_after = options.flush_stalled_after;
   engine.verify_every = options.verify_every;
   engine.verify_stored = options.verify_stored;
+  engine.require_mount = options.require_mount;
   return engine;
 }
 

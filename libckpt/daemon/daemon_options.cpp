@@ -79,6 +79,7 @@ constexpr Flag flags[] = {
     {"--flush-stalled-after", "LIBCKPT_FLUSH_STALLED_AFTER"},
     {"--verify-every", "LIBCKPT_VERIFY_EVERY"},
     {"--verify-stored", "LIBCKPT_VERIFY_STORED"},
+    {"--require-mount", "LIBCKPT_REQUIRE_MOUNT"},
     {"--all-cores", "LIBCKPT_ALL_CORES"},
     {"--log-file", "LIBCKPT_DAEMON_LOG_FILE"},
     {"--log-level", "LIBCKPT_LOG_LEVEL"},
@@ -141,6 +142,9 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
       ->capture_default_str();
   app.add_flag("--verify-stored", options.verify_stored,
                "Reads the newest stored files of its own ranks each time, too");
+  app.add_flag("--require-mount", options.require_mount,
+               "Refuses a job's directory on the root file system, as below a mount point where "
+               "nothing is mounted");
   app.add_option("--stop-deadline", texts.stop_deadline, "Time limit of the flush at SIGTERM")
       ->check(duration)
       ->capture_default_str();
@@ -219,6 +223,7 @@ std::vector<std::string> describe(const DaemonOptions& options) {
       "flush_stalled_after=" + seconds(options.flush_stalled_after),
       "verify_every=" + seconds(options.verify_every),
       fmt::format("verify_stored={}", options.verify_stored),
+      fmt::format("require_mount={}", options.require_mount),
       "stop_deadline=" + seconds(options.stop_deadline),
       fmt::format("nice={}", options.nice),
       fmt::format("all_cores={}", options.all_cores),

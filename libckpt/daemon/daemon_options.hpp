@@ -19,6 +19,7 @@ struct DaemonOptions {
   std::chrono::milliseconds flush_stalled_after = std::chrono::minutes(1);
   std::chrono::milliseconds verify_every = std::chrono::minutes(10);  // 0: never.
   bool verify_stored = false;
+  bool require_mount = false;
   std::chrono::milliseconds stop_deadline = std::chrono::minutes(5);  // For the flush at SIGTERM.
   int nice = 10;           // Between 0 and 19: training goes first.
   bool all_cores = false;  // Also those outside of the set it was started on.

@@ -6,6 +6,7 @@
 #include <array>
 #include <ckpt/version.hpp>
 
+#include "base/counted.hpp"
 #include "format/manifest_v1.hpp"
 #include "format/sealed_json.hpp"
 
@@ -23,7 +24,8 @@ static_assert(version_with_packed == format_version);
 // Returns an empty text if the shards are those of all ranks.
 std::string problem_of(const Manifest& manifest) {
   if (manifest.shards.size() != manifest.world_size || manifest.shards.empty())
-    return fmt::format("{} shards of {} ranks", manifest.shards.size(), manifest.world_size);
+    return fmt::format("{} of {}", counted(manifest.shards.size(), "shard"),
+                       counted(manifest.world_size, "rank"));
   for (std::size_t rank = 0; rank < manifest.shards.size(); ++rank)
     if (manifest.shards[rank].rank != rank)
       return fmt::format("the shard of rank {} is missing or there twice", rank);
@@ -294,8 +296,8 @@ std::set<std::string> file_names(const Manifest& manifest) {
 
 Result<ManifestShard> shard_of(const Manifest& manifest, std::uint32_t rank) {
   if (rank >= manifest.shards.size())
-    return fail(Errc::not_found,
-                fmt::format("rank {} of a checkpoint of {} ranks", rank, manifest.shards.size()));
+    return fail(Errc::not_found, fmt::format("rank {} of a checkpoint of {}", rank,
+                                             counted(manifest.shards.size(), "rank")));
   return manifest.shards[rank];
 }
 

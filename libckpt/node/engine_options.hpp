@@ -44,7 +44,8 @@ struct EngineOptions {
   Duration flush_stalled_after = std::chrono::seconds(60);  // Then another node writes the part.
   Duration verify_every = std::chrono::minutes(10);         // All that lies in memory; 0: never.
   bool verify_stored = false;                               // And the newest files of our ranks.
-  std::uint32_t restores_without_progress_max = 3;          // Then the step is suspect.
+  bool require_mount = false;  // No directory on the root file system: its own is not mounted.
+  std::uint32_t restores_without_progress_max = 3;  // Then the step is suspect.
   wire::MakeNonce make_nonce = wire::random_bytes;  // The simulator draws them from its seed.
 };
 

@@ -85,9 +85,7 @@ bool JobStorage::is_ours(std::uint64_t flush_id, Part part) const {
 }
 
 void JobStorage::fail_part(Part part, const Error& error) {
-  std::string why = error.message();
-  const std::string room = storage::describe_room(retention_);
-  if (error.cause() == std::errc::no_space_on_device && !room.empty()) why += "; " + room;
+  std::string why = storage::with_room(error, retention_).message();
   flush_report_.failed.push_back({part.rank, part.turn, std::move(why)});
   count_failure(error);
   life_.touch();
@@ -245,6 +243,7 @@ asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answ
   // A writer that hung may make the directory again: it is looked for before the next flush.
   if (published && attempt_ == work_directory && !had_several_writers) attempt_.clear();
   if (!published) {
+    published = fail(storage::with_room(published.error(), retention_));
     count_failure(published.error());
     auto discarded =
         co_await storage::discard_work_directory(site(), work_directory, "its flush failed");
@@ -309,7 +308,7 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   } else {
     for (const storage::Checkpoint& checkpoint : *deleted) {
       log_info("job={} step={} deleted {}: {}", facts_.shape.job, number(checkpoint.at.step),
-               checkpoint.name, storage::describe(retention_));
+               checkpoint.name, storage::deletion_reason(checkpoint, retention_));
     }
   }
   // Newer than any listing that began meanwhile.
@@ -376,7 +375,8 @@ asio::awaitable<void> JobStorage::make_room() {
   }
   for (const storage::Checkpoint& checkpoint : *deleted) {
     log_info("job={} step={} deleted {} to make room: {}", facts_.shape.job,
-             number(checkpoint.at.step), checkpoint.name, storage::describe(retention_));
+             number(checkpoint.at.step), checkpoint.name,
+             storage::deletion_reason(checkpoint, retention_));
   }
   if (!deleted->empty() && peers_.is_coordinator()) read_catalog();
 }

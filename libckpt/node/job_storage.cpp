@@ -100,6 +100,7 @@ Task<format::RunId> JobStorage::open_places(std::string job, bool with_catalog) 
   order.fresh_run.high = random.next();
   order.fresh_run.low = random.next();
   order.attempt = random.next();
+  order.requires_mount = facts_.context.options.require_mount;
   CKPT_CO_TRY(const format::RunMarker marker, co_await open_marker(std::move(order)));
   stored_.run = marker.run;
   for (StoredPlace& place : places_) place.set_run(marker.run);
@@ -166,10 +167,11 @@ Task<format::RunMarker> JobStorage::open_second_marker(storage::RunOrder order, 
   // Nor does waiting mend wrong keys; but a job whose first place has its run goes on without.
   const bool is_denied = error.cause() == std::errc::permission_denied;
   if (is_denied && !is_known) co_return fail(std::move(error).context("the second place"));
-  const char* const why = is_known ? "the second place"
-                                   : "the second place, which may hold the job's checkpoints: the "
-                                     "first one is new";
-  co_return fail(Errc::unavailable, fmt::format("{}: {}", why, error.message()));
+  if (is_known)  // Whoever names this trouble says of which place.
+    co_return fail(Error(Errc::unavailable, error.text(), error.cause()));
+  co_return fail(Errc::unavailable,
+                 "the second place, which may hold the job's checkpoints: the first one is new: " +
+                     error.message());
 }
 
 void JobStorage::stop() {

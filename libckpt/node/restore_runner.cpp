@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "base/assert.hpp"
+#include "base/counted.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "format/piece.hpp"
@@ -279,7 +280,7 @@ Task<void> RestoreRunner::offer_from_pieces(std::uint32_t rank, SessionId id, fo
   CKPT_CO_TRY(auto slot, room_.take(shaped.record.id, bytes));
   storage::TransferHooks hooks;
   hooks.compute = facts_.context.seams.compute;
-  hooks.verified = send_filling(id, fmt::format("memory of {} ranks", shards.shard_count()), bytes);
+  hooks.verified = send_filling(id, "memory of " + counted(shards.shard_count(), "rank"), bytes);
   auto filled = co_await gather::fill_shard(shards, reader, shaped,
                                             slot->memory().bytes().first(bytes), std::move(hooks));
   auto record = std::make_shared<const format::ShardRecord>(std::move(shaped.record));

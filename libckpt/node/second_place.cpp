@@ -171,7 +171,7 @@ void SecondPlace::note(const Status& done) {
   ++failures_;
   if (!trouble_.empty()) return;  // Said once.
   trouble_ = fmt::format("the second place {} does not get steps: {}", second_.directory(),
-                         done.error().message());
+                         storage::with_room(done.error(), retention_).message());
   log_warning("job={} {}", facts_.shape.job, trouble_);
 }
 
@@ -314,7 +314,8 @@ Task<void> SecondPlace::clean_up(format::StepId copied) {
     for (const storage::Checkpoint& checkpoint : *deleted) {
       CKPT_ASSERT(checkpoint.at != copied);
       log_info("job={} step={} deleted {} in {}: {}", facts_.shape.job, number(checkpoint.at.step),
-               checkpoint.name, second_.directory(), storage::describe(retention_));
+               checkpoint.name, second_.directory(),
+               storage::deletion_reason(checkpoint, retention_));
     }
   }
   second_.adopt(std::move(catalog), listing);

@@ -6,6 +6,7 @@
 
 #include "agree/timelines.hpp"
 #include "base/assert.hpp"
+#include "base/counted.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "format/layout_validation.hpp"
@@ -28,8 +29,8 @@ Sessions::Sessions(const JobFacts& facts, JobLife& life, Ranks& ranks, Captures&
 
 Status Sessions::check(const AttachRequest& request) const {
   if (request.rank >= request.world_size) {
-    return fail(Errc::invalid_argument, fmt::format("attach rank {} of a job of {} ranks",
-                                                    request.rank, request.world_size));
+    return fail(Errc::invalid_argument, fmt::format("attach rank {} of a job of {}", request.rank,
+                                                    counted(request.world_size, "rank")));
   }
   const auto is_ours = [&](const Node& node) { return node.name == request.node; };
   if (std::none_of(request.nodes.begin(), request.nodes.end(), is_ours)) {
@@ -255,9 +256,11 @@ void Sessions::begin_training(Rank& rank, const format::Start& start) {
   session.events->tell(control::Begun{session.ask, start.start_id, start.timeline, start.base,
                                       Status(), start.reason});
   send_levels(session);
-  // Another node may have stored the base since we read the catalog.
-  if (start.base && start.base == facts_.durable && !storage_.is_published(*start.base))
-    storage_.look_for(*start.base);
+  // Storage may have the base, or a step before it, and only the coordinator reads the catalog.
+  const std::optional<format::StepId>& stored = facts_.durable;
+  if (stored && agree::leads_to(facts_.history, *stored, start.timeline) &&
+      !storage_.is_published(*stored))
+    storage_.look_for(*stored);
 }
 
 void Sessions::miss_start(Rank& rank, const format::Start& start) {

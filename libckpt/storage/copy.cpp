@@ -1,11 +1,13 @@
 // How a checkpoint is copied:
-//   1. The target gets the marker of the run, or has it already, and the history of both.
+//   1. The target gets the marker of the run, or has it already; both histories must agree.
 //   2. A checkpoint of this name there must be the same one, and whole; then nothing is left to do.
 //   3. The work directory of an earlier copy is taken over by a rename, or one is made. For each
 //      rank, every Chunk is read, compared with its checksum and written. The files are synced,
 //      then the rank's part is written. A rank that an earlier copy finished is verified.
 //   4. The manifest is written as it is, and synced; the work directory is synced.
-//   5. The work directory is renamed to the step's name, and the parent is synced.
+//   5. The target gets the history of both, and not before: one that comes without its step may
+//      abandon all that is there. The work directory is renamed to the step's name, and the parent
+//      is synced.
 //   6. The copy is logged, and `latest` replaced.
 // In a bucket nothing is renamed or removed: the files lie in the folder of an attempt that follows
 // from the checkpoint alone. So two copies at once put the same bytes under the same names, and the
@@ -23,9 +25,10 @@
 #include "storage/bucket_removal.hpp"
 #include "storage/catalog.hpp"
 #include "storage/copy_packed.hpp"
+#include "storage/copy_target.hpp"
 #include "storage/event_log.hpp"
+#include "storage/in_the_way.hpp"
 #include "storage/member_reader.hpp"
-#include "storage/merge_timelines.hpp"
 #include "storage/page_buffer.hpp"
 #include "storage/parallel.hpp"
 #include "storage/part_reader.hpp"
@@ -79,39 +82,6 @@ Task<void> take_work_directory(Site target, const CopyOrder& order, std::string 
   co_return made;
 }
 
-}  // namespace
-
-// Step 1.
-Task<format::Timelines> prepare_target(Site target, const CopyOrder& order) {
-  const format::Manifest& manifest = *order.manifest;
-  RunOrder run;
-  run.job = manifest.job;
-  run.fresh_run = manifest.run;
-  run.attempt = order.attempt;
-  CKPT_CO_TRY(const format::RunMarker marker, co_await open_run_directory(target, std::move(run)));
-  if (marker.run != manifest.run) {
-    co_return fail(Errc::invalid_argument,
-                   fmt::format("{} to {}: it is the directory of another run of job \"{}\"",
-                               label(order), target.directory(), marker.job));
-  }
-  format::Timelines ours;
-  ours.run = manifest.run;
-  ours.history = {{manifest.at.timeline, {}}};
-  if (order.timelines) ours = *order.timelines;
-  auto merged =
-      co_await add_timelines(target, std::move(ours), RestoreCounts::of_theirs, order.attempt);
-  if (!merged)
-    co_return fail(std::move(merged).error().context(label(order) + " to " + target.directory()));
-  if (order.is_of_running_job && format::is_abandoned(merged->history, manifest.at)) {
-    co_return fail(Errc::invalid_argument,
-                   fmt::format("{} of timeline {} to {}: a restore has abandoned it", label(order),
-                               manifest.at.timeline, target.directory()));
-  }
-  co_return merged;
-}
-
-namespace {
-
 // A step of an older timeline that the job has saved again: after a restore to an older step, or
 // after a fresh start, which abandons nothing by name.
 bool makes_way(const CopyOrder& order, const format::Timelines& timelines,
@@ -137,10 +107,20 @@ Task<bool> is_published(Site target, const CopyOrder& order, const format::Timel
   };
   if (there && makes_way(order, timelines, **there)) co_return false;
   if (!there && !is_unreadable(there.error().code())) {
+    const Error& problem = there.error();
+    const bool is_in_bucket = target.objects() != nullptr;
+    const std::string way_out = how_to_move_away(problem, path, is_in_bucket);
+    const std::string what = fmt::format("{} to {}: ", label(order), path);
+    if (way_out.empty()) {
+      co_return fail(Errc::version_mismatch,
+                     fmt::format("{}a checkpoint of a newer libckpt is there ({}); it is left as "
+                                 "it is",
+                                 what, problem.message()));
+    }
     co_return fail(Errc::invalid_argument,
-                   fmt::format("{} to {}: something else is there, without a whole manifest ({}). "
-                               "Move it away (mv {} ELSEWHERE), and copy again",
-                               label(order), path, there.error().message(), path));
+                   fmt::format("{}something else is there, without a whole manifest ({}). To copy "
+                               "the step there, {}, and copy again",
+                               what, problem.message(), way_out));
   }
   if (!there || !is_same()) {
     co_return fail(Errc::invalid_argument,
@@ -367,6 +347,7 @@ Task<void> copy_to_bucket(Site target, const CopyOrder& order) {
   publish.world_size = manifest.world_size;
   publish.is_copy = true;
   auto own = std::make_shared<const format::Manifest>(in_folder(order, folder));
+  CKPT_CO_CHECK(co_await add_history(target, order));
   CKPT_CO_CHECK(co_await publish_in_bucket(target, std::move(publish), std::move(own)));
   const Status aborted = co_await abort_uploads(target, directory);
   if (!aborted) log_warning("storage: {}: {}", label(order), aborted.error().message());
@@ -414,14 +395,17 @@ Task<Copied> copy_checkpoint(Site target, CopyOrder order) {
   Copied copied;
   copied.name = step_directory_name(order.manifest->at.step);
 
-  CKPT_CO_TRY(const format::Timelines timelines, co_await prepare_target(target, order));
-  CKPT_CO_TRY(copied.was_there, co_await is_published(target, order, timelines, copied.name));
-  if (copied.was_there) co_return copied;
+  CKPT_CO_TRY(const format::Timelines planned, co_await prepare_target(target, order));
+  CKPT_CO_TRY(copied.was_there, co_await is_published(target, order, planned, copied.name));
+  if (copied.was_there) {
+    CKPT_CO_CHECK(co_await add_history(target, order));
+    co_return copied;
+  }
 
   if (target.objects() != nullptr) {
     Status done = co_await copy_to_bucket(target, order);
     if (!done) {  // The copy beside this one may have published it, and ended our uploads.
-      const auto published = co_await is_published(target, order, timelines, copied.name);
+      const auto published = co_await is_published(target, order, planned, copied.name);
       copied.was_there = published && *published;
       if (!copied.was_there) co_return fail(std::move(done).error());
       co_return copied;
@@ -436,6 +420,7 @@ Task<Copied> copy_checkpoint(Site target, CopyOrder order) {
   CKPT_CO_CHECK(co_await fill(target, order, work));
 
   // Step 5.
+  CKPT_CO_TRY(const format::Timelines timelines, co_await add_history(target, order));
   CKPT_CO_CHECK(co_await remove_abandoned(target, order, timelines, copied.name));
   constexpr auto no_replace = os::RenameMode::no_replace;
   CKPT_CO_CHECK(

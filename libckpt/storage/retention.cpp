@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <functional>
 #include <set>
 #include <tuple>
@@ -38,12 +39,17 @@ std::string deletion_reason(const Checkpoint& checkpoint, const RetentionRule& r
   return "abandoned by a restore to an older step; " + rule_in_words;
 }
 
-std::string describe_room(const RetentionRule& rule) {
+Error with_room(const Error& error, const RetentionRule& rule) {
   const std::uint64_t count = rule.max_ckpt_num;
-  if (count == 0) return {};
-  return fmt::format(
-      "max_ckpt_num={} keeps {} until a newer one is durable: this needs room for {}", count, count,
-      count + 1);
+  const std::error_code cause = error.cause();
+  const bool is_full =
+      cause == std::errc::no_space_on_device ||
+      cause == std::error_code(EDQUOT, std::generic_category());  // Which std::errc lacks.
+  if (!is_full || count == 0) return error;
+  return Error(error.code(),
+               fmt::format("{} ({}); max_ckpt_num={} keeps {} until a newer one is durable: this "
+                           "needs room for {}",
+                           error.text(), cause.message(), count, count, count + 1));
 }
 
 bool is_kept_for_good(std::span<const KeepInterval> intervals, Step step) {

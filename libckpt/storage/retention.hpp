@@ -38,8 +38,8 @@ struct RetentionRule {
 
 // "only the newest 3, steps that 1000 divides are kept".
 std::string describe(const RetentionRule& rule);
-// For whoever hears that the disk is full; empty: the rule says nothing of it.
-std::string describe_room(const RetentionRule& rule);
+// An error of a disk, or of a user's share of one, that is full gets the room that the rule needs.
+Error with_room(const Error& error, const RetentionRule& rule);
 
 // For the log: why the rule deletes it. An abandoned one goes though it may be the newest.
 std::string deletion_reason(const Checkpoint& checkpoint, const RetentionRule& rule);

@@ -60,6 +60,18 @@ Task<void> refuse_elsewhere(Site site, MountedAt before) {
                                                 os::display(site.directory()), where));
 }
 
+// A training that begins anew below the mount point hides what it stores there, once the file
+// system is mounted again, and nobody finds that it began anew.
+Task<void> refuse_root(Site site) {
+  CKPT_CO_TRY(const MountedAt there, co_await mounted_at(site));
+  CKPT_CO_TRY(const os::FileStatus root, co_await site.files().status("/."));
+  if (there.device != root.device) co_return Status();
+  co_return fail(Errc::unavailable,
+                 fmt::format("{} lies on the root file system: is it mounted? The daemon was "
+                             "started with --require-mount (LIBCKPT_REQUIRE_MOUNT)",
+                             os::display(site.directory())));
+}
+
 // Another node that begins a timeline just now may remove this temporary file as left behind.
 Task<void> remove_aside(Site site, std::string aside) {
   Status removed = co_await site.files().remove_file(aside);
@@ -183,6 +195,7 @@ Task<MountedAt> mounted_at(Site site) {
 
 Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {
   if (order.mounted) CKPT_CO_CHECK(co_await refuse_elsewhere(site, *order.mounted));
+  if (order.requires_mount && site.objects() == nullptr) CKPT_CO_CHECK(co_await refuse_root(site));
   if (site.objects() != nullptr) CKPT_CO_CHECK(co_await prove_conditions(site, order.attempt));
   auto marker = co_await read_run_marker(site);
   if (!marker && marker.error().code() == Errc::not_found)

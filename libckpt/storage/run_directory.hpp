@@ -26,13 +26,14 @@ struct RunOrder {
   std::uint64_t attempt = 0;         // Random: for the names of temporary files.
   bool is_running = false;           // The marker existed before: the checkpoints are ours.
   std::optional<MountedAt> mounted;  // Where it was: it is not created anywhere else.
+  bool requires_mount = false;       // It is not used on the root file system.
 };
 
 // Creates the directory (not its parents) and the marker if they are missing, and proves that it is
 // writable. Returns the marker that all nodes agree on, durable. Errors: not_found (the parent does
 // not exist), invalid_argument (not a directory; the directory of another job: both are named),
 // corruption (a damaged marker, or checkpoints without one), io (not writable), exhausted (the disk
-// is full), unavailable (mounted elsewhere than the order says).
+// is full), unavailable (mounted elsewhere than the order says, or not at all).
 Task<format::RunMarker> open_run_directory(Site site, RunOrder order);
 
 // In a bucket: proves that it can be written to, and that its server keeps conditions. `attempt` is

@@ -129,6 +129,25 @@ TEST_CASE("vote: a restore beside damage reports it", "[unit][agree]") {
       std::string::npos);
 }
 
+TEST_CASE("vote: what a node without a rank found in an earlier restore may be repaired by now",
+          "[unit][agree]") {
+  Scene scene(2);
+  scene.view.shape.world_size = 1;
+  scene.view.published = {{{{1, Step{3}}, 1, {digest(1)}}, {{1, Step{4}}, 1, {digest(1)}}}};
+  scene.view.reports[1].damaged = {{{{1, Step{4}}, 0}, Errc::corruption}};
+  const auto chosen = [&] { return number(vote(scene).chosen->step); };
+  scene.view.reports[1].ranks.clear();
+  CHECK(chosen() == 4);
+  CHECK(vote(scene).reason.find("damaged") == std::string::npos);
+  // While nobody trains, it says what the last restore found.
+  const auto rank = scene.view.reports[0].ranks;
+  scene.view.reports[0].ranks.clear();
+  CHECK(chosen() == 3);
+  scene.view.reports[0].ranks = rank;
+  scene.view.reports[0].damaged = scene.view.reports[1].damaged;
+  CHECK(chosen() == 3);
+}
+
 TEST_CASE("vote: a file that any node found damaged is not voted for", "[unit][agree]") {
   Scene scene(2);
   scene.view.published->push_back({{1, Step{3}}, 2, {digest(1), digest(2)}});
@@ -234,7 +253,7 @@ TEST_CASE("vote: a newer step of another number of ranks is not passed by", "[un
   const agree::Vote outcome = vote(scene);
   REQUIRE_FALSE(outcome.chosen);
   REQUIRE(outcome.error == Errc::unsupported);
-  REQUIRE(outcome.reason.find("step 20, was taken by 1 ranks") != std::string::npos);
+  REQUIRE(outcome.reason.find("step 20, was taken by 1 rank,") != std::string::npos);
   REQUIRE_FALSE(outcome.candidates.front().is_chosen);
 
   SECTION("unless this job has got on from it") {
@@ -246,7 +265,7 @@ TEST_CASE("vote: a newer step of another number of ranks is not passed by", "[un
     rules.history = {{1, {}}, {2, format::StepId{1, Step{5}}}};  // Steps 6 to 10 were abandoned.
     const agree::Vote none = vote(scene, rules);
     REQUIRE(none.error == Errc::unsupported);
-    REQUIRE(none.reason.find("step 20, was taken by 1 ranks") != std::string::npos);
+    REQUIRE(none.reason.find("step 20, was taken by 1 rank,") != std::string::npos);
   }
   SECTION("unless it was abandoned") {
     agree::VoteRules rules;

@@ -273,15 +273,15 @@ TEST_CASE("silent requests: the oldest one that has trouble is named", "[unit][b
   bucket::SilentRequests::Request fine(shared, "s3://b/k/0", Time{});
   bucket::SilentRequests::Request first(shared, "s3://b/k/1", Time{});
   bucket::SilentRequests::Request second(shared, "s3://b/k/2", Time{} + std::chrono::seconds(2));
-  second.note("second");
+  second.note("second", Time{} + std::chrono::seconds(6));
   CHECK(told("s3://b/k", 6).empty());
   CHECK(told("s3://b/k", 7) == "second, for 5 s");
-  first.note("first");
+  first.note("first", Time{} + std::chrono::seconds(13));
   CHECK(told("s3://b/k", 14) == "first, for 10 s");
   CHECK(told("s3://b/k/2", 14) == "second, for 10 s");
   CHECK(told("s3://b", 14) == "first, for 10 s");
   bucket::SilentRequests::Request third(shared, "s3://b/run-20/1", Time{});
-  third.note("third");
+  third.note("third", Time{} + std::chrono::seconds(14));
   for (const char* other : {"s3://b/k2", "s3://b/run-2"}) CHECK(told(other, 14).empty());
 }
 
@@ -292,14 +292,14 @@ TEST_CASE("silent requests: one that failed is told until the server answers any
   const auto told = [&](int second) { return shared->describe("s3://b/k", at(second)); };
   {
     bucket::SilentRequests::Request other(shared, "s3://b/other", at(0));
-    other.note("other");
+    other.note("other", at(8));
     bucket::SilentRequests::Request failed(shared, "s3://b/k/1", at(0));
-    failed.note("failed");
+    failed.note("failed", at(8));
   }
   REQUIRE(told(9) == "failed, for 5 s");
   auto again = std::make_unique<bucket::SilentRequests::Request>(shared, "s3://b/k/2", at(10));
   REQUIRE(told(11) == "failed, for 10 s");
-  again->note("again");
+  again->note("again", at(12));
   REQUIRE(told(12) == "again, for 10 s");
   SECTION("answered") {
     again->answered();
@@ -307,16 +307,30 @@ TEST_CASE("silent requests: one that failed is told until the server answers any
     again.reset();
     CHECK(told(20).empty());
     bucket::SilentRequests::Request later(shared, "s3://b/k/3", at(30));
-    later.note("later");
+    later.note("later", at(33));
     CHECK(told(34).empty());  // It counts from its own beginning.
     CHECK(told(35) == "later, for 5 s");
   }
   SECTION("nobody asks it any more") {
     again.reset();
     CHECK(told(13) == "again, for 10 s");
-    CHECK(told(102) == "again, for 100 s");
-    CHECK(told(103).empty());
+    CHECK(told(101) == "again, for 100 s");
+    CHECK(told(102).empty());
   }
+}
+
+TEST_CASE("silent requests: one that failed and that nobody asks for is forgotten",
+          "[unit][bucket]") {
+  const auto shared = std::make_shared<bucket::SilentRequests>();
+  const auto at = [](int second) { return Time{} + std::chrono::seconds(second); };
+  {
+    bucket::SilentRequests::Request failed(shared, "s3://b/ended", at(0));
+    failed.note("failed", at(8));
+  }
+  bucket::SilentRequests::Request other(shared, "s3://b/k", at(97));
+  other.note("other", at(98));
+  CHECK(shared->describe("s3://b/k", at(99)).empty());  // It counts from its own beginning.
+  CHECK(shared->describe("s3://b/k", at(102)) == "other, for 5 s");
 }
 
 TEST_CASE("silent requests: only the last failures are remembered", "[unit][bucket]") {
@@ -324,7 +338,7 @@ TEST_CASE("silent requests: only the last failures are remembered", "[unit][buck
   const Time later = Time{} + std::chrono::seconds(10);
   for (int i = 0; i < 33; ++i) {
     const std::string place = "s3://b/k/" + std::to_string(i);
-    bucket::SilentRequests::Request(shared, place, Time{}).note("it failed");
+    bucket::SilentRequests::Request(shared, place, Time{}).note("it failed", later);
   }
   CHECK(shared->describe("s3://b/k/0", later).empty());
   CHECK(shared->describe("s3://b/k/1", later) == "it failed, for 10 s");
@@ -335,7 +349,7 @@ TEST_CASE("silent requests: one that outlives their owner still notes and ends",
   const std::weak_ptr<bucket::SilentRequests> seen = owner;
   auto suspended = std::make_unique<bucket::SilentRequests::Request>(owner, "s3://b/k", Time{});
   owner.reset();
-  suspended->note("nobody answers");
+  suspended->note("nobody answers", Time{} + std::chrono::seconds(6));
   REQUIRE(seen.lock());
   CHECK(seen.lock()->describe("s3://b/k", Time{} + std::chrono::seconds(6)) ==
         "nobody answers, for 5 s");

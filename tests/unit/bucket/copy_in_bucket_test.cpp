@@ -95,6 +95,18 @@ TEST_CASE_METHOD(CopyInBucket,
   CHECK(found_most > 0);  // A rank that was there is not sent again.
 }
 
+TEST_CASE_METHOD(CopyInBucket, "copy in bucket: nobody is told to mv what lies in a bucket",
+                 "[unit][bucket]") {
+  save_source({2});
+  must_copy(2);
+  server.objects["copy/step-000000002/manifest.json"] = "damaged";
+  const auto refused = try_copy(2);
+  REQUIRE_FALSE(refused);
+  CHECK_THAT(refused.error().text(),
+             Catch::Contains("all objects below s3://bucket/copy/step-000000002/") &&
+                 Catch::Contains("your bucket's own tool") && !Catch::Contains("mv "));
+}
+
 TEST_CASE_METHOD(CopyInBucket, "copy in bucket: two at once both succeed, with one checkpoint",
                  "[unit][bucket]") {
   save_source({2});

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "cli/commands.hpp"
+#include "format/sealed_json.hpp"
 #include "unit/cli/stored_run.hpp"
 
 namespace ckpt::cli {
@@ -90,8 +91,47 @@ TEST_CASE_METHOD(AbandonedScene, "cli abandoned: beside other steps a copy stays
 TEST_CASE_METHOD(AbandonedScene, "cli abandoned: an interrupted copy of it alone goes on",
                  "[unit][cli]") {
   must(copy_to(newest, saved));
-  std::filesystem::remove_all(saved + "/step-000000002");  // Marker and history are written first.
+  std::filesystem::remove_all(saved + "/step-000000002");  // The history is written before it.
   CHECK(must(copy_to(newest, saved)).json["abandoned"] == false);
+  CHECK(list(saved)->json["newest"] == "step-000000002");
+}
+
+TEST_CASE_METHOD(AbandonedScene, "cli abandoned: a second one leaves a lone copy the newest",
+                 "[unit][cli]") {
+  store_history({{1, {}}});
+  const std::string second = save(3);
+  store_history({{1, {}}, {2, test::step_id(1)}});
+  must(copy_to(newest, saved));
+  const auto refused = copy_to(second, saved);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code() == Errc::invalid_argument);
+  CHECK_THAT(refused.error().text(),
+             Contains("step-000000002 there would be abandoned") && Contains("another directory"));
+  CHECK(timelines_in(saved).history == std::vector<format::TimelineStart>{{1, {}}});
+  CHECK(list(saved)->json["newest"] == "step-000000002");
+  // Beside a step that lives it is one of many, as in its run.
+  const Outcome beside = must(copy_to(older, saved));
+  CHECK(beside.json["abandoned"] == false);
+  CHECK(beside.json["abandoned_there"] == Json{"step-000000002"});
+  CHECK_THAT(beside.text, Contains("step-000000002 there is abandoned from now on"));
+  const Outcome third = must(copy_to(second, saved));
+  CHECK(third.json["abandoned"] == true);
+  CHECK(third.json["abandoned_there"].empty());
+}
+
+TEST_CASE_METHOD(AbandonedScene, "cli abandoned: a copy that fails leaves a lone one the newest",
+                 "[unit][cli]") {
+  must(copy_to(newest, saved));
+  const auto file = "/rank-00000.safetensors";
+  SECTION("its bytes are bad") {
+    damage(older + file);
+  }
+  SECTION("something else is there") {
+    std::filesystem::create_directory(saved + "/step-000000001");
+    std::ofstream(saved + "/step-000000001" + file) << "no checkpoint";
+  }
+  REQUIRE_FALSE(copy_to(older, saved));
+  CHECK(timelines_in(saved).history == std::vector<format::TimelineStart>{{1, {}}});
   CHECK(list(saved)->json["newest"] == "step-000000002");
 }
 
@@ -106,6 +146,22 @@ TEST_CASE_METHOD(AbandonedScene, "cli abandoned: a damaged copy of it alone is r
   CHECK(must(copy_to(newest, saved)).json["abandoned"] == false);
 }
 
+TEST_CASE_METHOD(AbandonedScene, "cli abandoned: it is, also from inside its own directory",
+                 "[unit][cli]") {
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(newest);
+  const Outcome here = must(verify(".", false));
+  const Outcome above = must(verify("..", false));
+  std::filesystem::current_path(older);
+  const Outcome living = must(verify("./", false));
+  std::filesystem::current_path(before);
+  CHECK(here.json["checkpoints"][0]["abandoned"] == true);
+  CHECK_THAT(here.text, Contains("abandoned by a restore to an older step"));
+  CHECK(above.json["checkpoints"].size() == 2);
+  CHECK(living.json["checkpoints"][0]["abandoned"] == false);
+  CHECK(must(verify(newest + "/.", false)).json["checkpoints"][0]["abandoned"] == true);
+}
+
 TEST_CASE_METHOD(StoredRun, "cli abandoned: a renamed step is misplaced, also by its own name",
                  "[unit][cli]") {
   const std::string renamed = dir + "/step-000000009";
@@ -117,6 +173,7 @@ TEST_CASE_METHOD(StoredRun, "cli abandoned: a renamed step is misplaced, also by
   CHECK(verified.json["good"] == false);
   CHECK(verified.json["checkpoints"][0]["misplaced"] == true);
   CHECK_THAT(verified.text, Contains("MISPLACED " + renamed + ": its manifest is of step 1"));
+  CHECK_THAT(must(verify(renamed + "/.", false)).text, Contains("MISPLACED"));
   const Outcome repaired = must(repair({renamed, directory.file("good") + "/step-000000001"}));
   CHECK(repaired.is_trouble);
   CHECK_THAT(repaired.text, Contains("left as it is " + renamed + ": ") &&
@@ -146,6 +203,25 @@ TEST_CASE_METHOD(StoredRun, "cli abandoned: a damaged manifest is brought back b
   std::filesystem::rename(step, directory.file("away"));
   REQUIRE(copy(order));
   CHECK_FALSE(must(verify(dir, false)).is_trouble);
+}
+
+TEST_CASE_METHOD(StoredRun,
+                 "cli abandoned: what a newer version wrote is neither damaged nor moved",
+                 "[unit][cli]") {
+  save(1);
+  const std::string step = save(2), good = directory.file("good");
+  std::filesystem::copy(dir, good, std::filesystem::copy_options::recursive);
+  const std::string manifest = step + "/manifest.json";
+  std::filesystem::permissions(manifest, std::filesystem::perms::owner_all);
+  std::ofstream(manifest) << format::seal_json(format::begin_sealed_json("libckpt-manifest", 99));
+  const bool is_named = GENERATE(false, true);
+  const Outcome told = must(repair({is_named ? step : dir, good}));
+  CHECK(told.is_trouble);
+  CHECK_THAT(told.text, Contains("with the version of libckpt that wrote it") &&
+                            Contains("UNREADABLE " + step) && !Contains("DAMAGED") &&
+                            !Contains("ELSEWHERE"));
+  CHECK_THAT(list(dir)->text, Contains("UNREADABLE step-000000002"));
+  CHECK(list(dir)->json["rejected"][0]["damaged"] == false);
 }
 
 }  // namespace ckpt::cli

@@ -238,8 +238,12 @@ TEST_CASE_METHOD(GcScene, "gc: abandoned steps go first, and never count as the 
   for (const std::uint64_t step : {1, 2, 3}) save(step);
   store_history({{1, {}}, {2, test::step_id(1)}});
   given.rule.max_ckpt_num = 1;
+  given.dry_run = true;
+  CHECK_THAT(must(collect_garbage(given)).text,
+             Contains("first `ckpt cp " + dir + "/step-00000000"));
+  given.dry_run = false;
   const Outcome outcome = must(collect_garbage(given));
-  CHECK_THAT(outcome.text, Contains("abandoned by a restore"));
+  CHECK_THAT(outcome.text, Contains("abandoned by a restore") && !Contains("ckpt cp"));
   CHECK(names() == Names{"step-000000001"});
   std::ifstream log(dir + "/.libckpt/log.jsonl");
   const std::string lines{std::istreambuf_iterator<char>(log), {}};

@@ -151,9 +151,10 @@ TEST_CASE("daemon options: every effective value is logged at the start", "[unit
   CHECK(has("listen=10.0.0.1:7711"));
   CHECK(has("idle_limit=7200s"));
   CHECK(has("nice=7"));
-  CHECK(lines.size() == 13);
+  CHECK(lines.size() == 14);
   CHECK(has("verify_every=600s"));
   CHECK(has("verify_stored=false"));
+  CHECK(has("require_mount=false"));
 }
 
 }  // namespace ckpt::daemon

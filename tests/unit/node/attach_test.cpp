@@ -25,7 +25,7 @@ TEST_CASE("attach: a trainer that does not fit the open job is refused, in words
   }
   SECTION("a rank beyond the world") {
     other.rank = 1;
-    words = "rank 1 of a job of 1 ranks";
+    words = "rank 1 of a job of 1 rank";
   }
   SECTION("a node that is not listed") {
     other.node = "B";

@@ -1,6 +1,8 @@
 // Goal:   a full disk gets room by the job's own rule, though no newer step can be stored before: a
 //         lowered `max_ckpt_num` helps by itself.
 // Method: a run stores some steps; the next one, with a lower number, finds no room on the disk.
+#include <cerrno>
+
 #include "unit/node/two_steps.hpp"
 
 namespace ckpt::node {
@@ -67,6 +69,28 @@ TEST_CASE("full disk: who has room for as many as are kept hears that one more i
   CHECK(rank.notice.degraded.ends_with(told));
   CHECK((rank.notice.degraded.find("max_ckpt_num") == std::string::npos) == told.empty());
   CHECK(steps_on(disk).size() == 9);
+}
+
+TEST_CASE("full disk: it is said of a small file, and of a user's share, too", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  fill(disk);
+  disk.set_capacity(std::nullopt);
+  const int error = GENERATE(ENOSPC, EDQUOT);
+  const std::string file = GENERATE("/manifest.json", ".safetensors");
+  CAPTURE(error, file);
+  disk.set_hook([&](std::string_view verb, const std::string& path) {
+    const bool is_it = path.find("/.step-") != std::string::npos && path.ends_with(file);
+    return is_it && verb == "write" ? error : 0;
+  });
+  test::OneRank rank(disk);
+  rank.request.save_storage_interval.steps = 1;
+  rank.request.max_ckpt_num = 9;
+  REQUIRE(rank.restore());
+  REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+  rank.capture(Step{10});
+  REQUIRE(rank.pass_until([&] { return !rank.notice.degraded.empty(); }));
+  CHECK_THAT(rank.notice.degraded, Catch::Contains(error == ENOSPC ? "No space" : "quota"));
+  CHECK_THAT(rank.notice.degraded, Catch::Contains("this needs room for 10"));
 }
 
 }  // namespace ckpt::node

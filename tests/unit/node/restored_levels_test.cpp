@@ -2,10 +2,11 @@
 // is
 //         on storage; and no step that the restore abandoned has any.
 // Method: trainers of one rank, on one disk in memory, restore from memory and from storage; the
-//         events of each restore are kept apart.
+//         events of each restore are kept apart. In a job of several nodes all of them are told.
 #include <fmt/format.h>
 
 #include "unit/node/one_rank.hpp"
+#include "unit/node/worlds.hpp"
 
 namespace ckpt::node {
 namespace {
@@ -111,6 +112,22 @@ TEST_CASE("restored levels: from memory, what storage had before is known", "[un
   CHECK(rank.committed == Step{3});
   CHECK(rank.durable == Step{2});
   CHECK_FALSE(directory.has(3));
+}
+
+TEST_CASE("restored levels: each node knows what storage had before", "[unit][node]") {
+  test::Cluster cluster;
+  test::Rules rules;
+  rules.directory = "/scratch";
+  cluster.begin("ABC", rules);
+  cluster.store(Step{2});
+  cluster.commit(Step{3});
+  cluster.begin("ABC", rules);
+  cluster.check_restored(Step{3}, 3);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    CAPTURE(rank);
+    CHECK(cluster.pass_until([&] { return cluster.rank(rank).durable == Step{2}; }));
+    CHECK(cluster.rank(rank).committed == Step{3});
+  }
 }
 
 TEST_CASE("restored levels: an older step has them, the abandoned ones have none", "[unit][node]") {

@@ -4,6 +4,7 @@
 // Method: engines, one after another, on one disk in memory.
 #include <cerrno>
 
+#include "base/log.hpp"
 #include "unit/node/two_steps.hpp"
 
 namespace ckpt::node {
@@ -233,6 +234,27 @@ TEST_CASE("run after run: a restore records the steps that it abandons, or is re
   const auto restored = next.restore();
   REQUIRE((restored ? "" : restored.error().message()) == "");
   CHECK(*restored == Step{1});
+}
+
+TEST_CASE("run after run: of an abandoned step that is deleted, the log says so", "[unit][node]") {
+  Directory directory;
+  directory.save_two_steps();
+  static std::string lines;
+  lines.clear();
+  Log::set_sink([](LogLevel, std::string_view line) {
+    if (line.find(" deleted ") != std::string_view::npos) lines += line;
+  });
+  test::OneRank rank(directory.disk);
+  rank.request.save_storage_interval.steps = 1;
+  rank.request.max_ckpt_num = 2;
+  REQUIRE(rank.attach());
+  directory.ask(rank, Step{1});
+  rank.capture(Step{3});
+  CHECK(rank.pass_until([&] { return rank.durable == Step{3}; }));
+  CHECK(rank.pass_until([&] { return !directory.disk.exists(step_directory(2)); }));
+  Log::set_sink(nullptr);
+  CHECK(lines.find("step=2 deleted step-000000002: abandoned by a restore to an older step") !=
+        std::string::npos);
 }
 
 TEST_CASE("run after run: an attempt that found no room gives back what it took", "[unit][node]") {

@@ -438,6 +438,8 @@ TEST_CASE("second place: one that refuses us is named at once, before a job begi
     Trainer trainer(places);
     REQUIRE(trainer.restored_step());
     CHECK(trainer.trouble().find(second) != std::string::npos);
+    CHECK(trainer.trouble().rfind("the second place") ==
+          trainer.trouble().find("the second place"));
   }
 }
 

@@ -76,4 +76,25 @@ TEST_CASE("unmounted: a directory that is there as it was may have another devic
   REQUIRE(rank.pass_until([&] { return rank.durable == Step{4}; }));
 }
 
+TEST_CASE("unmounted: a daemon that requires a mount begins nothing on the root file system",
+          "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  EngineOptions options;
+  options.require_mount = true;
+  {
+    test::OneRank rank(disk, 3 * KiB, options);
+    const Status attached = rank.attach();
+    REQUIRE_FALSE(attached);
+    CHECK(attached.error().code() == Errc::unavailable);
+    CHECK_THAT(attached.error().text(), Contains("/scratch/job lies on the root file system") &&
+                                            Contains("--require-mount"));
+    CHECK(disk.tree().back() == "/scratch/");
+  }
+  disk.unmount("/scratch");  // From now on it has another device.
+  test::OneRank rank(disk, 3 * KiB, options);
+  rank.begin_and_store_two_steps();
+  CHECK(disk.exists("/scratch/job/step-000000002/manifest.json"));
+}
+
 }  // namespace ckpt::node

@@ -5,6 +5,7 @@
 //         disk failing once, with damage, and with strangers in the target.
 #include "storage/copy.hpp"
 
+#include "format/sealed_json.hpp"
 #include "storage/merge_timelines.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/search.hpp"
@@ -310,6 +311,13 @@ TEST_CASE_METHOD(CopyScene, "copy: never takes another's place", "[unit][storage
     disk.flip("/scratch/copy/step-000000002/manifest.json", 20, 1);
     CHECK_THAT(refusal(2), Contains("without a whole manifest") &&
                                Contains("mv /scratch/copy/step-000000002 ELSEWHERE"));
+  }
+  SECTION("a manifest of a newer version") {
+    must_copy(2);
+    const std::string manifest = "/scratch/copy/step-000000002/manifest.json";
+    disk.put(manifest, format::seal_json(format::begin_sealed_json("libckpt-manifest", 99)));
+    CHECK_THAT(refusal(2),
+               Contains("a newer libckpt") && Contains("left as it is") && !Contains("ELSEWHERE"));
   }
   SECTION("a damaged copy") {
     must_copy(2);

@@ -1,0 +1,33 @@
+// CopyOrder: which checkpoint is copied, with which history.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "format/manifest.hpp"
+#include "format/run_files.hpp"
+#include "storage/member_writer.hpp"
+#include "storage/shard_copies.hpp"
+
+namespace ckpt::storage {
+
+struct CopyOrder {
+  std::string source;  // The checkpoint's directory, marked (Site::at).
+  std::shared_ptr<const format::Manifest> manifest;
+  std::vector<StepCopy> others;  // Of the same save: what is damaged in the source is read there.
+  // The history that lies beside the source; null: there is none, and the copy begins one.
+  std::shared_ptr<const format::Timelines> timelines;
+  std::uint64_t attempt = 0;           // Random: for the names of temporary files.
+  std::function<bool()> is_cancelled;  // Asked between Chunks. Empty: never.
+  // Called after so many bytes more: copied, or found there.
+  std::function<void(std::uint64_t bytes, bool was_there)> done;
+  // For the copying: threads for checksums, bandwidth. `verified` is not called.
+  TransferHooks hooks;
+  // Steps abandoned by the history of both places are not copied, and make way for those that are.
+  bool is_of_running_job = false;
+};
+
+}  // namespace ckpt::storage
