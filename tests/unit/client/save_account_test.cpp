@@ -18,11 +18,15 @@ class Lines {
   Lines() {
     errors.clear();
     others.clear();
+    Log::set_level(LogLevel::info);
     Log::set_sink([](LogLevel level, std::string_view line) {
       (level == LogLevel::error ? errors : others).append(line).append("\n");
     });
   }
-  ~Lines() { Log::set_sink(nullptr); }
+  ~Lines() {
+    Log::set_sink(nullptr);
+    Log::set_level(LogLevel::error);  // As the other tests of this program.
+  }
   Lines(const Lines&) = delete;
   Lines& operator=(const Lines&) = delete;
 
