@@ -88,7 +88,7 @@ Digest digest_of(std::span<const std::byte> bytes) {
   return Digest{hash.high64, hash.low64};
 }
 
-Digest digest_of(std::span<const std::span<const std::byte>> pieces) {
+Digest digest_of_pieces(std::span<const std::span<const std::byte>> pieces) {
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
                                                                               XXH3_freeState);
   CKPT_ASSERT(state != nullptr);

@@ -27,8 +27,8 @@ struct Digest {
   auto operator<=>(const Digest&) const = default;
 };
 Digest digest_of(std::span<const std::byte> bytes);
-// The digest of all pieces, one behind the other.
-Digest digest_of(std::span<const std::span<const std::byte>> pieces);
+// That of their bytes, one behind the other.
+Digest digest_of_pieces(std::span<const std::span<const std::byte>> pieces);
 std::string to_hex(const Digest& digest);  // 32 lower-case digits.
 
 }  // namespace ckpt

@@ -66,7 +66,7 @@ Task<bool> ChunkSharing::share(std::size_t chunk, std::vector<FileSegment> segme
                                Compute* compute) {
   CKPT_ASSERT(record_ != nullptr);
   CKPT_ASSERT(chunk < digests_.size());
-  std::function<Result<Digest>()> hash = [&bytes] { return digest_of(std::span(bytes)); };
+  std::function<Result<Digest>()> hash = [&bytes] { return digest_of_pieces(bytes); };
   CKPT_CO_TRY(digests_[chunk], co_await compute_on(compute, std::move(hash)));
   // Only whole Chunks of one file: the rest is little, and may end anywhere in a block.
   const FileSegment& segment = segments.front();
