@@ -230,6 +230,7 @@ TEST_CASE_METHOD(BucketFixture,
   int failures = 1000;
   server.before = [&](const bucket::Request& request) -> std::optional<Result<bucket::Response>> {
     heard.emplace_back(clock.now(), files.silence("s3://bucket/a"));
+    clock.advance(std::chrono::seconds(1));  // The random pauses alone may be too short.
     if (failures == 0) CHECK_FALSE(request.on_silence(std::chrono::milliseconds(3000)));
     if (failures-- <= 0) return std::nullopt;
     return MemoryServer::broken();
