@@ -38,7 +38,7 @@ void measure_nccl(Harness& harness, GpuTrainer& trainer) {
   GpuRanks& ranks = *opened;
   const std::string library = ranks.library_name();
   harness.add_condition(library.substr(library.rfind('(')));  // Its version, without its place.
-  (void)join_and_close(ranks);  // The first one loads code.
+  (void)join_and_close(ranks);                                // The first one loads code.
   std::vector<double> joins_ms;
   std::vector<double> closes_ms;
   for (std::size_t i = 0; i < harness.pairs(); ++i) {

@@ -92,7 +92,7 @@ class LoraSaver {
   GpuTrainer& trainer_;
   std::unique_ptr<ckpt::FrameworkCheckpointer> checkpointer_;
   std::vector<std::byte*> places_;  // The trained one is the last.
-  std::byte* word_ = nullptr;       // Of the trainer's, and not saved.
+  std::byte* word_ = nullptr;       // The trainer's own, not saved.
   ckpt::Stats before_;
   std::uint64_t step_ = 0;
   double captured_ms_ = 0;

@@ -18,7 +18,7 @@ struct CallThread::Shared {
   std::condition_variable changed;
   // Under the lock.
   std::function<Status()> call;
-  std::optional<Status> result;  // Of the newest call; none: it has not returned.
+  std::optional<Status> result;  // The newest call's; none: it has not returned.
   bool is_running = false;
   bool is_lost = false;
   bool is_stopping = false;
@@ -32,7 +32,7 @@ void CallThread::Shared::serve() {
     std::function<Status()> next = std::exchange(call, nullptr);
     lock.unlock();
     Status returned = next();
-    next = nullptr;  // What it holds goes before anybody learns of its end.
+    next = nullptr;  // Frees what it holds before anybody learns of its end.
     lock.lock();
     CKPT_ASSERT(is_running);
     is_running = false;

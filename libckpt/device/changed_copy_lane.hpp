@@ -39,7 +39,7 @@ CKPT_LANE std::uint64_t bytes_of_item(const FingerprintEntry& entry, unsigned it
   return left < gather_part_bytes ? left : gather_part_bytes;
 }
 
-// What one lane copies of an item.
+// Copies one lane's part of an item.
 CKPT_LANE void copy_item(const FingerprintEntry& entry, unsigned item, unsigned char* slot,
                          unsigned lane) {
   gather_part({entry.source, entry.slot_offset, entry.bytes}, item, slot, lane);

@@ -83,12 +83,12 @@ class CudaBatchSums {
       : driver_(driver), mirrors_(mirrors) {}
   void add_batch(std::vector<CopyPiece> pieces);
   Status allocate(std::size_t areas);
-  std::size_t sums_each() const;  // Of one area.
+  std::size_t sums_each() const;  // In one area.
   Stretch bytes_of(const Place& place) const;
 
   const CudaDriver& driver_;
   CudaMirrors& mirrors_;
-  FingerprintPlan plan_;  // Of all batches, one behind the other.
+  FingerprintPlan plan_;  // All batches, one behind the other.
   std::vector<Batch> batches_;
   std::unique_ptr<CudaMirror> table_;  // As the plan: the entries, then the fragments.
   std::unique_ptr<CudaMirror> sums_;

@@ -25,7 +25,7 @@ class CudaChangedCopy {
 
   // Queues the copies of one batch. Errors: as CudaDriver::check.
   struct Launch {
-    CudaFingerprint::Launch now;  // What the Slot shall hold, with the sums of its sources.
+    CudaFingerprint::Launch now;  // The Slot's new content, with the sums of its sources.
     CUdeviceptr before = 0;       // The sums of what it holds.
     std::byte* slot = nullptr;
     CUdeviceptr copied = 0;  // Is increased by the bytes copied.

@@ -44,9 +44,9 @@ std::optional<Stretch> first_difference(const CudaBatchSums& sums,
                                         const CudaBatchSums::Place& place,
                                         std::span<const std::uint8_t> is_chosen,
                                         std::uint64_t slot_bytes);
-// What lies there, for an error.
+// Names what lies there, for an error.
 std::string name_in_slot(const Stretch& in_slot, CopyListener& listener);
-// What was copied is not what the GPU read. The code is corruption.
+// For bytes that are not those that the GPU read. The code is corruption.
 Error copy_differs(const Stretch& in_slot, CopyListener& listener);
 
 }  // namespace ckpt::device

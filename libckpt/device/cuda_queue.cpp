@@ -76,7 +76,7 @@ Status CudaQueue::load_fingerprint() {
   if (!is_checked && !changed_copy.is_wanted()) return {};
   Status loaded = fingerprint.load(stream);
   if (loaded || loaded.error().code() == Errc::unavailable) return loaded;
-  if (!is_checked) return {};  // What else needs it says so.
+  if (!is_checked) return {};  // Its other users say so themselves.
   log_warning("gpu_check: captures of this GPU are not checked: {}", loaded.error().text());
   return {};
 }

@@ -99,7 +99,7 @@ Status CudaSkip::compare_unchanged(std::size_t batch, CopyListener& listener) {
   choose_unchanged(batch);
   const std::uint64_t unchanged = sums_->take_slot(batch, slot_, is_chosen_);
   const std::uint64_t copied = sums_->count(now(batch));
-  // What the kernel decided is what we decide, and it has copied all of the rest.
+  // The kernel must have decided as we do, and copied all of the rest.
   if (unchanged + copied != batch_bytes_[batch])
     return fail(
         Errc::corruption,

@@ -43,7 +43,7 @@ class CudaSkip {
   Status compare(std::size_t batch, CopyListener& listener);
   // The capture has ended: well, or so that nothing in the Slot is certain.
   void end(bool is_good);
-  // Of the newest capture, if that ended well.
+  // The newest capture's, if that ended well.
   std::uint64_t bytes_unchanged() const { return bytes_unchanged_; }
 
   // Somebody else may have written into the Slots. Between captures.
@@ -64,10 +64,10 @@ class CudaSkip {
   const std::unique_ptr<CudaBatchSums> sums_;
   const bool checks_all_;
   std::vector<std::uint64_t> batch_bytes_;
-  std::vector<std::uint8_t> is_chosen_;  // Of one batch, as large as the largest one needs.
+  std::vector<std::uint8_t> is_chosen_;  // For one batch: as large as the largest one needs.
   SlotAreas areas_;
 
-  // Of the capture that runs.
+  // The capture that runs.
   enum class Copied : std::uint8_t { by_engine, by_kernel, without_sums };
   std::vector<Copied> copied_;  // Each batch.
   SlotAreas::Pair running_;

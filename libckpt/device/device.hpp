@@ -99,7 +99,7 @@ class CopyRun {
   // device leaves them to the engine.
   virtual std::span<const Crc32> checksums() const = 0;
 
-  // Of the newest run that succeeded: bytes that the Slot still held, and that were not copied.
+  // Bytes that the Slot still held, and that the newest run that succeeded did not copy.
   virtual std::uint64_t bytes_unchanged() const { return 0; }
   // Somebody else may have written into the Slots: the next start into each copies all. The run is
   // idle.

@@ -25,7 +25,7 @@ struct GpuOptions {
   GpuGather gather = GpuGather::off;  // Whether a kernel copies small tensors.
   // Whether captures are compared with fingerprints that the GPU takes beforehand.
   bool is_checked = false;
-  // Whether captures leave alone what their Slot still holds: see cuda_skip.hpp.
+  // Captures leave alone what their Slot still holds: see cuda_skip.hpp.
   bool skips_unchanged = false;
   std::string gap_cache;  // Keeps what GpuGap::automatic has measured; empty: nothing does.
   // Of one registration; see cuda_batches.hpp.

@@ -22,7 +22,7 @@ namespace ckpt::device {
 namespace {
 
 constexpr std::chrono::microseconds poll_interval{50};
-constexpr std::uint64_t chunk_bytes = default_chunk_bytes;  // What one fingerprint covers.
+constexpr std::uint64_t chunk_bytes = default_chunk_bytes;  // Covered by one fingerprint.
 
 CUdeviceptr address_of(const void* data) {
   return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(data));

@@ -4,7 +4,7 @@
 //                     +--error, expired deadline--> aborted
 //
 // No call waits inside NCCL: the communicator does not block, and each wait here asks for its state
-// until a deadline. What fails is aborted, once; every later call then fails.
+// until a deadline. A failure aborts all, once; every later call then fails.
 //
 // Invariants: a communicator is destroyed or aborted exactly once. Memory that aborted work may
 //             still use is never freed.

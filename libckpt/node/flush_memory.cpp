@@ -20,26 +20,26 @@ std::shared_ptr<storage::ChunkSharing> FlushMemory::begin(const storage::Site& s
   // A step may have its damage from the one before.
   const auto is_of_rank = [&](const format::Damage& one) { return one.id.rank == id.rank; };
   if (std::ranges::any_of(damaged, is_of_rank)) stored_.erase(id.rank);
-  std::vector<storage::ChunkSharing::Earlier> earlier;
+  damaged_meanwhile_.erase(id.rank);
+  std::optional<storage::ChunkSharing::Earlier> earlier;
   if (const auto found = stored_.find(id.rank); found != stored_.end()) {
-    for (const Stored& stored : found->second) {
-      CKPT_ASSERT(stored->id.rank == id.rank);
-      const std::string name = storage::step_directory_name(stored->id.at.step);
-      earlier.push_back({stored, site.at(name)});
-    }
+    CKPT_ASSERT(found->second->id.rank == id.rank);
+    const std::string name = storage::step_directory_name(found->second->id.at.step);
+    earlier = {found->second, site.at(name)};
   }
   return std::make_shared<storage::ChunkSharing>(std::move(earlier));
 }
 
 void FlushMemory::keep(format::ShardId id, const storage::ChunkSharing& sharing) {
   if (sharing.refusal()) log_refusal(id, *sharing.refusal());
-  if (!is_enabled_ || is_refused_) return;
-  std::vector<Stored>& stored = stored_[id.rank];
-  stored.clear();
-  for (const Stored& one : {sharing.stored(), sharing.base()}) {
-    if (one) stored.push_back(one);
-  }
-  CKPT_ASSERT(stored.size() <= 2);
+  stored_.erase(id.rank);
+  if (!is_enabled_ || is_refused_ || damaged_meanwhile_.contains(id.rank)) return;
+  if (sharing.stored()) stored_.emplace(id.rank, sharing.stored());
+}
+
+void FlushMemory::forget(std::uint32_t rank) {
+  stored_.erase(rank);
+  damaged_meanwhile_.insert(rank);
 }
 
 void FlushMemory::log_refusal(format::ShardId id, const Error& refusal) {

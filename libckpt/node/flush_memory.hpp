@@ -11,7 +11,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "format/agreement.hpp"
 #include "storage/chunk_sharing.hpp"
@@ -31,15 +30,16 @@ class FlushMemory {
                                                const std::set<format::Damage>& damaged);
   // The write ended, and has put the files where they belong.
   void keep(format::ShardId id, const storage::ChunkSharing& sharing);
+  // Stored files of the rank are damaged. A write that is under way may share the damage.
+  void forget(std::uint32_t rank);
 
  private:
   using Stored = std::shared_ptr<const storage::StoredShard>;
   void log_refusal(format::ShardId id, const Error& refusal);
 
   const std::string& job_;
-  // By rank, the newest first: the last one that was written, and the newest one that certainly was
-  // published.
-  std::map<std::uint32_t, std::vector<Stored>> stored_;
+  std::map<std::uint32_t, Stored> stored_;     // By rank, the last one that was written.
+  std::set<std::uint32_t> damaged_meanwhile_;  // Ranks, since their last write began.
   bool is_enabled_ = false;
   bool is_refused_ = false;     // Storage cannot share.
   bool has_told_gone_ = false;  // A base was not there any more.

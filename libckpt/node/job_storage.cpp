@@ -167,7 +167,7 @@ Task<format::RunMarker> JobStorage::open_second_marker(storage::RunOrder order, 
   // Nor does waiting mend wrong keys; but a job whose first place has its run goes on without.
   const bool is_denied = error.cause() == std::errc::permission_denied;
   if (is_denied && !is_known) co_return fail(std::move(error).context("the second place"));
-  if (is_known)  // Whoever names this trouble says of which place.
+  if (is_known)  // Our caller names the place.
     co_return fail(Error(Errc::unavailable, error.text(), error.cause()));
   co_return fail(Errc::unavailable,
                  "the second place, which may hold the job's checkpoints: the first one is new: " +
@@ -364,6 +364,7 @@ void JobStorage::note_damage(format::ShardId id, const Error& error) {
   // older step.
   const bool is_lost = error.cause() == std::errc::io_error;
   damaged_.insert({id, is_lost ? Errc::corruption : error.code()});
+  flush_memory_.forget(id.rank);
   life_.touch();
 }
 

@@ -44,8 +44,8 @@ struct CloneSource {
   FileStatus expected;
 };
 struct CloneRange {
-  std::uint64_t from = 0;  // Where it begins in the source.
-  std::uint64_t to = 0;    // Where it begins in the file that gets it.
+  std::uint64_t from = 0;  // Its begin in the source.
+  std::uint64_t to = 0;    // Its begin in the file that gets it.
   std::uint64_t bytes = 0;
 };
 

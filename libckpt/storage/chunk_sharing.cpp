@@ -35,17 +35,14 @@ Task<void> ChunkSharing::begin(os::FileSystem& files, std::shared_ptr<const Shar
   CKPT_ASSERT(record_ == nullptr);
   record_ = std::move(record);
   digests_.resize(record_->chunk_crcs.size());
-  for (Earlier& earlier : earlier_) {
-    if (!may_share(*earlier.shard, *record_)) continue;
-    Status published = co_await check_published(files, earlier, record_);
-    if (published) {
-      base_ = std::move(earlier);
-      round_ = (base_.shard->round + 1) % saves_sharing_max;
-      refusal_.reset();
-      co_return Status();
-    }
+  if (!earlier_ || !may_share(*earlier_->shard, *record_)) co_return Status();
+  Status published = co_await check_published(files, *earlier_, record_);
+  if (!published) {
     refuse(std::move(published).error());
+    co_return Status();
   }
+  base_ = *earlier_;
+  round_ = (base_.shard->round + 1) % saves_sharing_max;
   co_return Status();
 }
 

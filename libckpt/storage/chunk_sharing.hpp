@@ -52,10 +52,11 @@ class ChunkSharing {
     std::shared_ptr<const StoredShard> shard;
     std::string directory;
   };
-  // The newest first.
-  explicit ChunkSharing(std::vector<Earlier> earlier) : earlier_(std::move(earlier)) {}
+  // The newest of the rank, if there is one. No older one takes its place: files that were replaced
+  // may have been damaged, and the damage would come back from the step before.
+  explicit ChunkSharing(std::optional<Earlier> earlier) : earlier_(std::move(earlier)) {}
 
-  // Chooses the newest of them that is published. Never fails: without one, all is written.
+  // Looks whether its files are published as they were written. Never fails: else all is written.
   Task<void> begin(os::FileSystem& files, std::shared_ptr<const format::ShardRecord> record);
   bool has_base() const { return base_.shard != nullptr; }
 
@@ -69,7 +70,6 @@ class ChunkSharing {
 
   // Null before finish(), or if the files could not be looked at.
   const std::shared_ptr<const StoredShard>& stored() const { return stored_; }
-  const std::shared_ptr<const StoredShard>& base() const { return base_.shard; }
   std::uint64_t bytes_shared() const { return bytes_shared_; }
   // Why Chunks that may be shared are not, first of all. `unsupported`: it will always be so.
   const std::optional<Error>& refusal() const { return refusal_; }
@@ -78,9 +78,9 @@ class ChunkSharing {
   bool is_unchanged(std::size_t chunk) const;
   void refuse(Error error);
 
-  std::vector<Earlier> earlier_;
+  std::optional<Earlier> earlier_;
   std::shared_ptr<const format::ShardRecord> record_;
-  Earlier base_;  // Null: none.
+  Earlier base_;  // Its shard is null: there is none.
   std::uint32_t round_ = 0;
   std::vector<Digest> digests_;
   std::uint64_t bytes_shared_ = 0;

@@ -17,7 +17,7 @@ namespace ckpt::storage {
 struct CopyOrder {
   std::string source;  // The checkpoint's directory, marked (Site::at).
   std::shared_ptr<const format::Manifest> manifest;
-  std::vector<StepCopy> others;  // Of the same save: what is damaged in the source is read there.
+  std::vector<StepCopy> others;  // The same save elsewhere: damaged Chunks are read there.
   // The history that lies beside the source; null: there is none, and the copy begins one.
   std::shared_ptr<const format::Timelines> timelines;
   std::uint64_t attempt = 0;           // Random: for the names of temporary files.

@@ -38,7 +38,7 @@ struct ShardToWrite {
   std::vector<std::size_t> order;
   // The findings of the rank's trainer on copies that ranks divide; null: none.
   std::shared_ptr<const std::vector<format::CopyNote>> copies = nullptr;
-  // What the plain files may share with those stored before; null: every byte is written.
+  // Lets plain files share with those stored before; null: every byte is written.
   std::shared_ptr<ChunkSharing> sharing = nullptr;
 };
 

@@ -58,7 +58,7 @@ class CaptureWorld final : private snapshot::CaptureListener {
   snapshot::Snapshotter& snapshotter() { return *snapshotter_; }
   // Waits for the last capture.
   bool wait_idle();
-  std::uint64_t bytes_unchanged() const { return bytes_unchanged_; }  // Of the newest good capture.
+  std::uint64_t bytes_unchanged() const { return bytes_unchanged_; }  // In the newest good capture.
   const format::Layout& layout() const { return layout_; }
   std::span<std::byte> slot(std::size_t index) const;
   std::size_t slot_of(std::uint64_t step) const { return step % slots_.size(); }
@@ -105,12 +105,12 @@ class CaptureWorld final : private snapshot::CaptureListener {
   std::vector<std::shared_ptr<const void>> pinned_;
   std::uint64_t step_ = 0;
   std::uint64_t seed_ = 1;
-  std::uint64_t generation_ = 1;  // Of the first Slot.
+  std::uint64_t generation_ = 1;  // The first Slot's.
   const bool is_skipping_;
   const std::function<std::size_t(std::size_t, std::uint64_t)> changes_;
   std::vector<std::vector<std::byte>> expected_;  // For the running capture, by tensor.
   std::span<std::byte> slot_;
-  std::vector<std::byte> left_;  // What a capture left in its Slot.
+  std::vector<std::byte> left_;  // Left in its Slot by a capture.
 
   std::size_t good_ = 0;
   std::size_t failed_ = 0;

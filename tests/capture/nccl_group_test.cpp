@@ -146,7 +146,7 @@ TEST_CASE("nccl group: a rank that dies in mid-broadcast ends it for the others"
     REQUIRE_FALSE(result);
     CHECK(result.error().code() == (is_told ? Errc::io : Errc::unavailable));
     CHECK(team.group(rank)->is_quiet());
-    // What has ended stays so.
+    // A group that has ended stays so.
     const Status again = team.broadcast(rank, 0, in_a_minute());
     REQUIRE_FALSE(again);
     CHECK(again.error().code() == Errc::unavailable);

@@ -373,7 +373,7 @@ class CloneScene {
     REQUIRE_FALSE(done.has_value());
     return done.error().code();
   }
-  // What the target holds, read anew.
+  // The target's content, read anew.
   PageMemory content() {
     REQUIRE(calls.run(target->sync_data()).has_value());
     PageMemory found(4 * block_bytes, 0, 9);
@@ -410,7 +410,7 @@ void check_clones(FileSystemUnderTest& subject) {
   REQUIRE(scene.clone({0, 3 * block_bytes, block_bytes}).has_value());
   std::memcpy(expected.bytes().data() + 3 * block_bytes, scene.old.view().data(), block_bytes);
   CHECK((scene.content() == expected));
-  // What is written later is of the one file alone.
+  // A later write changes the one file alone.
   const PageMemory other(block_bytes, 0, 23);
   REQUIRE(scene.calls.run(scene.target->write_at(block_bytes, other.view())).has_value());
   std::memcpy(expected.bytes().data() + block_bytes, other.view().data(), block_bytes);
@@ -506,7 +506,7 @@ class OnDisk final : public FileSystemUnderTest {
   }
   asio::io_context& context() override { return context_; }
   bool must_clone() const override { return !sharing_disk().empty() && is_below(sharing_disk()); }
-  // Of a file system whose files can share bytes; empty: the crash suite has made none.
+  // On a file system whose files can share bytes; empty: the crash suite has made none.
   static std::string sharing_disk() {
     const char* const given = std::getenv("CKPT_SHARING_DISK");
     return given == nullptr ? "" : given;

@@ -2,7 +2,7 @@
 way, and what NCCL fails at is sent again, all of it, in the usual way.
 
 Method: ranks as threads over one Store in memory. A fake of the library's class copies between
-their tensors, which lie on the host and are said to lie on GPUs; it fails where it is told to.
+their tensors, which lie on the host and are said to lie on GPUs; it fails where a test wants it.
 """
 
 import ctypes
@@ -17,11 +17,11 @@ from libckpt import _native, errors  # noqa: E402
 from libckpt.adapters.torch import _group, _gpu_ranks  # noqa: E402
 from libckpt.core import _ranks  # noqa: E402
 
-SIZES = (5, 0, 70, 300)  # Of the parts of each source.
+SIZES = (5, 0, 70, 300)  # The parts of each source.
 
 
 class FakeNccl:
-    """What all ranks share, in place of NCCL and its fabric."""
+    """Shared by all ranks, in place of NCCL and its fabric."""
 
     def __init__(self, count):
         self.count, self.barrier = count, threading.Barrier(count)

@@ -34,13 +34,13 @@ struct GpuPart {
 struct GpuBroadcast {
   std::uint32_t root = 0;  // The rank whose bytes the others get.
   std::vector<GpuPart> parts;
-  Stream after;  // What is queued on it comes first.
+  Stream after;  // Work that is queued on it comes first.
   std::chrono::milliseconds timeout{30'000};
 };
 
 class CKPT_EXPORT GpuRanks {
  public:
-  // Of one broadcast: its fingerprints take memory, and its deadline must suffice.
+  // For one broadcast: its fingerprints take memory, and its deadline must suffice.
   static constexpr std::uint64_t bytes_max = std::uint64_t{1} << 30;
   static constexpr std::size_t parts_max = 1024;
 
@@ -48,7 +48,7 @@ class CKPT_EXPORT GpuRanks {
   using Id = std::array<std::byte, 128>;
 
   struct Options {
-    int gpu = 0;          // Where this rank's tensors lie.
+    int gpu = 0;          // It holds this rank's tensors.
     std::string library;  // Where NCCL may lie, beside the usual places; may be empty.
     // After its timeout a call waits so much longer for NCCL to stop what it has begun.
     std::chrono::milliseconds abort_patience{10'000};

@@ -109,7 +109,7 @@ struct Options {
   // the job closes, the daemon stops or no trainer is attached.
   std::uint64_t flush_rate = 0;    // Bytes per second to storage. 0: no limit.
   std::uint64_t replica_rate = 0;  // Bytes per second to peers. 0: no limit.
-  // What has not changed (frozen weights, beside adapters) is not copied again from a GPU, sent to
+  // Unchanged bytes (frozen weights, beside adapters) are not copied again from a GPU, sent to
   // peers, or written to XFS or Btrfs. Bytes are compared, or fingerprints of 128 bits.
   bool skip_unchanged = false;
   Yield yield = Yield::automatic;  // Whether both slow down further for training.

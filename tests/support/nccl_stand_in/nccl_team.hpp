@@ -22,7 +22,7 @@ struct NcclTeamOptions {
   int ranks = 2;
   std::string nccl;    // Words for the stand-in for NCCL.
   std::string driver;  // For the driver.
-  // Of the parts that each rank has; the bytes differ from rank to rank.
+  // The parts that each rank has; the bytes differ from rank to rank.
   std::vector<std::size_t> parts = {1, 300, 70'000};
   std::chrono::milliseconds abort_patience{60'000};
 };
@@ -44,13 +44,13 @@ class NcclTeam {
   const std::vector<GpuPart>& parts(int rank) const {
     return parts_[static_cast<std::size_t>(rank)];
   }
-  // Whether each rank has the bytes that the root had at first.
+  // True if each rank has the bytes that the root had at first.
   bool all_have(int root);
   const device::NcclLibrary& library() const { return *library_; }
   StandInTrainer& trainer() { return *trainer_; }
   // How often the trainer has retained those of its GPUs.
   std::uint64_t contexts() const { return contexts_; }
-  // What either stand-in complains of.
+  // The complaints of either stand-in.
   static std::string violations();
 
  private:

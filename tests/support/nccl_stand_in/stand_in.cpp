@@ -39,7 +39,7 @@ struct NcclSettings {
   std::string block;           // The function that does not return until let_go().
   std::uint64_t rank = ~0ull;  // For which rank; else for all.
   std::uint64_t nth = 1;       // Its so many'th call.
-  std::uint64_t error = 3;     // What it returns.
+  std::uint64_t error = 3;     // It returns this.
   std::uint64_t version = 22703;
   std::uint64_t hang_join = 0;       // 1: joining never ends.
   std::uint64_t hang_broadcast = 0;  // 1: no broadcast ever runs.
@@ -173,7 +173,7 @@ bool is_busy(const Comm& comm) {
   return !comm.is_ready || comm.busy > 0;
 }
 
-// Whether all that is under way may run now.
+// True if all that is under way may run now.
 bool may_run(const Comm& comm) {
   if (all().settings.hang_broadcast != 0) return false;
   return std::all_of(comm.under_way.begin(), comm.under_way.end(), [&](const auto& op) {
@@ -249,7 +249,7 @@ NcclResult join(device::NcclComm* handle, int ranks, const NcclUniqueId& id, int
   return device::nccl_in_progress;
 }
 
-// What a group holds, with our lock; the tickets are queued without it.
+// The calls of a group, with our lock; the tickets are queued without it.
 std::vector<std::pair<CUstream_st*, Ticket*>> issue() {
   std::vector<std::pair<CUstream_st*, Ticket*>> tickets;
   for (const Wanted& want : wanted) {

@@ -95,7 +95,7 @@ TEST_CASE_METHOD(CopyInBucket,
   CHECK(found_most > 0);  // A rank that was there is not sent again.
 }
 
-TEST_CASE_METHOD(CopyInBucket, "copy in bucket: nobody is told to mv what lies in a bucket",
+TEST_CASE_METHOD(CopyInBucket, "copy in bucket: no text advises mv for what lies in a bucket",
                  "[unit][bucket]") {
   save_source({2});
   must_copy(2);

@@ -152,12 +152,29 @@ TEST_CASE("flush memory: files that were damaged, and healed, share nothing with
   check_stored(cluster, Step{6});
 }
 
+TEST_CASE("flush memory: damage that was healed does not come back from the step before",
+          "[unit][node]") {
+  Cluster cluster;
+  Rules rules = frozen();
+  rules.verify_every = std::chrono::seconds(20);
+  cluster.begin("AB", rules);
+  cluster.store(Step{5});
+  cluster.store(Step{6});
+  const std::uint64_t shared = flushed(cluster, "bytes_shared");
+  CHECK(shared == frozen_bytes);
+  cluster.rot("/scratch/step-000000006/rank-00000.safetensors");
+  REQUIRE(cluster.pass_until([&] { return cluster.status("A").at("healed").at("files") == 1; }));
+  cluster.store(Step{7});
+  CHECK(flushed(cluster, "bytes_shared") == shared);
+  check_stored(cluster, Step{7});
+}
+
 TEST_CASE("flush memory: nothing is shared with a step that is known to be damaged",
           "[unit][node]") {
   asio::io_context context;
   test::FakeClock clock(context);
   test::MemoryDisk disk;
-  disk.put_directory("/job/step-000000003");
+  for (const char* name : {"/job/step-000000003", "/job/step-000000004"}) disk.put_directory(name);
   test::MemoryFileSystem files(disk);
   const storage::Site site(files, clock, "/job");
   const auto run = [&](auto task) {
@@ -196,6 +213,16 @@ TEST_CASE("flush memory: nothing is shared with a step that is known to be damag
   SECTION("the option was off meanwhile") {
     memory.set_enabled(false);
     memory.set_enabled(true);
+  }
+  SECTION("damage that was found and mended") {
+    memory.forget(first.record->id.rank);
+  }
+  SECTION("damage that was found and mended while the next one was written") {
+    const storage::ShardToWrite next = write({});
+    REQUIRE(run(storage::write_shard(files, next, site.at("step-000000004"), {})));
+    memory.forget(first.record->id.rank);
+    memory.keep(next.record->id, *next.sharing);
+    wish.at.step = Step{5};
   }
   CHECK_FALSE(has_base({}));
 }

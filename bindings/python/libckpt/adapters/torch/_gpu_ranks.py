@@ -23,7 +23,7 @@ from libckpt.adapters.torch._buckets import buckets
 
 logger = logging.getLogger("libckpt")
 
-BYTES = 1 << 30  # Of one broadcast, which must end in time; the library takes no more.
+BYTES = 1 << 30  # A broadcast must end in time; the library takes no more.
 PARTS = 1024  # Likewise.
 SECONDS = 20.0  # To join, and for one broadcast: a GiB at 54 MB/s.
 PATIENCE = 5.0  # For what is aborted then.
@@ -82,7 +82,7 @@ def _agree(ranks, parts):
 
 
 def decide(values, gpus):
-    """What goes round by NCCL, as rank 0 finds it; all others wait for the answer."""
+    """Rank 0 decides what goes round by NCCL; all others wait for the answer."""
     nothing = {"reason": None, "on_gpus": "0"}
     if any(said["is_off"] for said in values):
         return nothing
@@ -166,7 +166,7 @@ def stream_of(gpu):
 
 
 def library():
-    """Where pip has put NCCL, which the loader does not know; empty: nowhere."""
+    """The path of NCCL as pip installs it, which the loader does not know; empty: none."""
     try:
         found = importlib.util.find_spec("nvidia.nccl")
     except ImportError:

@@ -31,7 +31,7 @@ class Group:
 
         self.store = _get_default_store()
 
-    # What of the shares of a restore goes round by NCCL; the rest is for `broadcast`.
+    # Sends those shares of a restore that NCCL can take; the rest is for `broadcast`.
     by_gpus = staticmethod(_gpu_ranks.hand_round)
 
     @staticmethod
