@@ -94,8 +94,8 @@ TEST_CASE_METHOD(FlushFixture, "flusher: bytes are written or shared, and counte
     auto record = std::make_shared<format::ShardRecord>(*shard.record);
     std::memcpy(shard.bytes->data() + page_bytes, same.bytes->data() + page_bytes, 16 * page_bytes);
     checksum_chunks(*record, *shard.bytes);
-    std::vector<storage::ChunkSharing::Earlier> earlier;
-    if (sharing) earlier.push_back({sharing->stored(), directory_of(1)});
+    std::optional<storage::ChunkSharing::Earlier> earlier;
+    if (sharing) earlier = {sharing->stored(), directory_of(1)};
     sharing = std::make_shared<storage::ChunkSharing>(std::move(earlier));
     storage::ShardToWrite source{record, shard.slot()};
     source.sharing = sharing;
