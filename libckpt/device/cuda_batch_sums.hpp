@@ -45,7 +45,7 @@ class CudaBatchSums {
   Status queue(const CudaFingerprint& kernel, const Place& place, unsigned blocks, CUstream stream);
   // Queues the copy of the sums to the host, with the count or without.
   Status queue_to_host(const Place& place, bool with_count, CUstream stream) const;
-  // What another kernel needs to read of a batch, once `queue` has been called for it. Its sums are
+  // Lets another kernel read a batch, once `queue` has been called for it. Its sums are
   // counted from the Slot's first part.
   CudaFingerprint::Launch launch_of(const Place& place) const;
   // A word on the GPU that `queue` sets to zero, for a count.

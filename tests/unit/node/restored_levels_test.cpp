@@ -2,7 +2,7 @@
 // is
 //         on storage; and no step that the restore abandoned has any.
 // Method: trainers of one rank, on one disk in memory, restore from memory and from storage; the
-//         events of each restore are kept apart. In a job of several nodes all of them are told.
+//         events of each restore are kept apart. In a job of several nodes all of them get them.
 #include <fmt/format.h>
 
 #include "unit/node/one_rank.hpp"
