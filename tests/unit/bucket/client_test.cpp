@@ -192,7 +192,10 @@ TEST_CASE_METHOD(BucketFixture, "client: a server that does not answer is named 
   said.clear();
   Log::set_sink(note_line);
   SECTION("while it fails at once") {
-    server.before = [](const bucket::Request&) { return MemoryServer::broken(); };
+    server.before = [this](const bucket::Request&) {
+      clock.advance(std::chrono::seconds(1));  // The random pauses alone may be too short.
+      return MemoryServer::broken();
+    };
     (void)run(impatient.status("s3://bucket/a"));
     REQUIRE(said.size() == 1);
     CHECK_THAT(said[0], Catch::Contains("no answer from") && Catch::Contains("of 8 tries"));
