@@ -1,6 +1,5 @@
-// Goal:   one rank's bytes reach the GPUs of all ranks, and wrong ones never pass as right;
-// whatever
-//         fails, hangs or dies, each call returns, and the communicator is aborted exactly once.
+// Goal:   one rank's bytes reach the GPUs of all ranks, and wrong ones never pass as right. If
+//         anything fails, hangs or dies, each call returns, and the communicator is aborted once.
 // Method: ranks that are threads, on the stand-ins for the driver and for NCCL: sizes around what a
 //         fingerprint covers, a changed bit, each call of NCCL that fails, ranks that do not come.
 #include "device/nccl_group.hpp"

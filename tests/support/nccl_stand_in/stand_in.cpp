@@ -1,4 +1,5 @@
-// The stand-in for NCCL: its C functions over threads of one process, on the stand-in driver.
+// The stand-in for NCCL: its C functions over threads and processes of one host, on the stand-in
+// driver of each process.
 //
 // Communicators do not block. A call only notes what is wanted; asking for the state makes it
 // happen, later than one might hope. A broadcast runs in the order of its stream: the root's when
@@ -22,6 +23,7 @@
 #include "device/nccl_library.hpp"
 #include "support/cuda_stand_in/control.hpp"
 #include "support/nccl_stand_in/control.hpp"
+#include "support/nccl_stand_in/shared_team.hpp"
 
 namespace ckpt::test {
 
@@ -48,54 +50,37 @@ struct NcclSettings {
   std::uint64_t corrupt = 0;         // The broadcast that arrives with a bit changed.
 };
 
-// Op: one broadcast, as all ranks see it.
-struct Op {
-  int root = 0;
-  std::size_t bytes = 0;
-  std::size_t joined = 0;
-  bool is_delivered = false;
-  bool is_corrupt = false;
-  std::vector<std::byte> content;
-};
-
 struct Comm;
 
-// Team: the ranks that joined by one id.
-struct Team {
-  int size = 0;
-  std::vector<Comm*> members;
-  std::vector<std::shared_ptr<Op>> ops;
-  bool is_broken = false;  // By an abort that all learn of.
+// Ticket: one rank's part of a broadcast in the order of its stream.
+struct Ticket {
+  Comm* comm = nullptr;
+  std::size_t number = 0;  // Of its broadcasts.
+  int root = 0;
+  std::size_t bytes = 0;
+  std::uint64_t address = 0;
 };
 
 struct Comm {
-  std::shared_ptr<Team> team;
+  std::unique_ptr<SharedTeam> team;
+  int size = 0;
   int rank = 0;
   enum class Life { joined, finalized, destroyed, aborted } life = Life::joined;
   bool is_ready = false;   // All have joined.
   std::uint64_t busy = 0;  // So many questions until the newest call is done.
   NcclResult state = device::nccl_success;
-  std::vector<std::shared_ptr<Op>> under_way;
+  std::vector<const Ticket*> under_way;
   std::size_t issued = 0;
   CUstream_st* stream = nullptr;  // Held for what is under way.
-};
-
-// Ticket: one rank's part of a broadcast in the order of its stream.
-struct Ticket {
-  std::shared_ptr<Op> op;
-  Comm* comm = nullptr;
-  std::uint64_t address = 0;
 };
 
 struct Everything {
   NcclSettings settings;
   NcclCounts counts;
   std::map<std::string, std::uint64_t> calls;  // By function, of the rank that settings mean.
-  std::map<std::string, std::shared_ptr<Team>> teams;
-  std::vector<std::unique_ptr<Comm>> comms;  // Never forgotten, so that late use is seen.
+  std::vector<std::unique_ptr<Comm>> comms;    // Never forgotten, so that late use is seen.
   std::vector<std::unique_ptr<Ticket>> tickets;
   std::string violations;
-  std::uint64_t ids = 0;
   bool may_block = true;
 };
 
@@ -176,9 +161,9 @@ bool is_busy(const Comm& comm) {
 // True if all that is under way may run now.
 bool may_run(const Comm& comm) {
   if (all().settings.hang_broadcast != 0) return false;
-  return std::all_of(comm.under_way.begin(), comm.under_way.end(), [&](const auto& op) {
-    if (op->root != comm.rank) return op->is_delivered;
-    return op->joined == static_cast<std::size_t>(comm.team->size);
+  return std::all_of(comm.under_way.begin(), comm.under_way.end(), [&](const Ticket* ticket) {
+    if (ticket->root != comm.rank) return comm.team->is_delivered(ticket->number);
+    return comm.team->arrived(ticket->number) == static_cast<std::size_t>(comm.size);
   });
 }
 
@@ -186,24 +171,23 @@ bool may_run(const Comm& comm) {
 void run_ticket(void* argument) {
   const std::lock_guard lock(mutex());
   const auto& ticket = *static_cast<Ticket*>(argument);
-  Op& op = *ticket.op;
   if (ticket.comm->life == Comm::Life::aborted) return;
-  if (ticket.comm->rank == op.root) {
-    op.content.resize(op.bytes);
-    driver().peek(ticket.address, op.content.data(), op.bytes);
-    op.is_delivered = true;
-    return;
+  SharedTeam& team = *ticket.comm->team;
+  std::vector<std::byte> content(ticket.bytes);
+  if (ticket.comm->rank == ticket.root) {
+    driver().peek(ticket.address, content.data(), content.size());
+    return team.deliver(ticket.number, content);
   }
-  if (!op.is_delivered) return violate("a broadcast ran before its root's");
-  std::vector<std::byte> content = op.content;
-  if (op.is_corrupt) content[content.size() / 2] ^= std::byte{1};
+  if (!team.is_delivered(ticket.number)) return violate("a broadcast ran before its root's");
+  content = team.delivered(ticket.number, ticket.bytes);
   driver().poke(ticket.address, content.data(), content.size());
 }
 
 // The streams that go on, by the caller, without our lock.
 std::vector<CUstream_st*> progress(Comm& comm) {
   if (all().settings.hang_join == 0)
-    comm.is_ready = comm.team->members.size() == static_cast<std::size_t>(comm.team->size);
+    comm.is_ready = comm.team->joined() == static_cast<std::size_t>(comm.size);
+  if (comm.team->is_broken()) comm.state = remote_error;
   if (comm.busy > 0) --comm.busy;
   if (comm.stream == nullptr || !may_run(comm)) return {};
   comm.under_way.clear();
@@ -214,17 +198,22 @@ void let_run(const std::vector<CUstream_st*>& streams) {
   for (CUstream_st* stream : streams) driver().hold(stream, false);
 }
 
-std::shared_ptr<Op> op_of(Comm& comm, const Wanted& want) {
-  auto& ops = comm.team->ops;
-  if (comm.issued == ops.size()) {
-    ops.push_back(std::make_shared<Op>(Op{want.root, want.bytes, 0, false, false, {}}));
-    ops.back()->is_corrupt = ++all().counts.broadcasts == all().settings.corrupt;
-  }
-  std::shared_ptr<Op> op = ops[comm.issued++];
-  if (op->bytes != want.bytes || op->root != want.root)
-    violate("the ranks differ in a broadcast's size or root");
-  ++op->joined;
-  return op;
+Ticket* ticket_of(const Wanted& want) {
+  Comm& comm = *want.comm;
+  auto ticket = std::make_unique<Ticket>();
+  ticket->comm = &comm;
+  ticket->number = comm.issued++;
+  ticket->root = want.root;
+  ticket->bytes = want.bytes;
+  ticket->address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(want.data));
+  const auto arrival = comm.team->arrive(ticket->number, want.root, want.bytes);
+  if (!arrival) violate("the ranks differ in a broadcast's size or root");
+  const bool is_first = arrival && arrival->is_first;
+  if (is_first && ++all().counts.broadcasts == all().settings.corrupt)
+    comm.team->corrupt(ticket->number);
+  comm.team->be_there(ticket->number);
+  all().tickets.push_back(std::move(ticket));
+  return all().tickets.back().get();
 }
 
 NcclResult join(device::NcclComm* handle, int ranks, const NcclUniqueId& id, int rank,
@@ -234,14 +223,15 @@ NcclResult join(device::NcclComm* handle, int ranks, const NcclUniqueId& id, int
     violate("a communicator that blocks, or without a place");
     return invalid_argument;
   }
-  std::shared_ptr<Team>& team = all().teams[std::string(id.bytes, sizeof(id.bytes))];
-  if (team == nullptr) team = std::make_shared<Team>();
-  team->size = ranks;
   auto comm = std::make_unique<Comm>();
-  comm->team = team;
+  comm->team = SharedTeam::open(std::string(id.bytes, ::strnlen(id.bytes, sizeof(id.bytes))));
+  if (comm->team == nullptr) {
+    violate("joined by an id that nobody made, or whose maker is gone");
+    return invalid_argument;
+  }
+  comm->size = ranks;
   comm->rank = rank;
-  if (team->is_broken) comm->state = remote_error;
-  team->members.push_back(comm.get());
+  comm->team->join();
   *handle = reinterpret_cast<device::NcclComm>(comm.get());
   all().comms.push_back(std::move(comm));
   ++all().counts.joins;
@@ -253,13 +243,11 @@ NcclResult join(device::NcclComm* handle, int ranks, const NcclUniqueId& id, int
 std::vector<std::pair<CUstream_st*, Ticket*>> issue() {
   std::vector<std::pair<CUstream_st*, Ticket*>> tickets;
   for (const Wanted& want : wanted) {
-    const std::shared_ptr<Op> op = op_of(*want.comm, want);
-    want.comm->under_way.push_back(op);
+    Ticket* const ticket = ticket_of(want);
+    want.comm->under_way.push_back(ticket);
     want.comm->stream = want.stream;
     want.comm->busy = 2;
-    const auto address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(want.data));
-    all().tickets.push_back(std::make_unique<Ticket>(Ticket{op, want.comm, address}));
-    tickets.emplace_back(want.stream, all().tickets.back().get());
+    tickets.emplace_back(want.stream, ticket);
   }
   wanted.clear();
   return tickets;
@@ -333,8 +321,8 @@ STAND_IN_EXPORT NcclResult ncclGetVersion(int* version) {
 STAND_IN_EXPORT NcclResult ncclGetUniqueId(NcclUniqueId* id) {
   std::unique_lock lock(mutex());
   std::memset(id, 0, sizeof(*id));
-  const std::string text = "team " + std::to_string(++all().ids);
-  std::memcpy(id->bytes, text.data(), text.size());
+  const std::string words = SharedTeam::make();
+  std::memcpy(id->bytes, words.data(), words.size());
   return enter(lock, "ncclGetUniqueId");
 }
 STAND_IN_EXPORT NcclResult ncclCommInitRankConfig(NcclComm* comm, int ranks, NcclUniqueId id,
@@ -427,9 +415,7 @@ STAND_IN_EXPORT NcclResult ncclCommAbort(NcclComm handle) {
   comm->life = Comm::Life::aborted;
   ++all().counts.aborts;
   --all().counts.live;
-  comm->team->is_broken = all().settings.tells_abort != 0;
-  for (Comm* other : comm->team->members)
-    if (comm->team->is_broken && other != comm) other->state = remote_error;
+  if (all().settings.tells_abort != 0) comm->team->break_up();
   CUstream_st* const stream = all().settings.stuck != 0 ? nullptr : comm->stream;
   lock.unlock();
   if (stream != nullptr) driver().hold(stream, false);
