@@ -428,8 +428,11 @@ Status LinkState::wait_closed(Deadline deadline) const {
   if (lasts_long(deadline, is_closed))
     log_info("{}: close waits: {}", who_,
              view_.read([](const LinkView& view) { return view.levels_text() + view.delays(); }));
-  CKPT_CHECK(wait_for(deadline, "close", is_closed));
-  return view_.read([](const LinkView& view) { return *view.closed; });
+  const Status over = wait_for(deadline, "close", is_closed);
+  return view_.read([&](const LinkView& view) -> Status {
+    if (over) return *view.closed;
+    return fail(over.error().code(), over.error().text() + ": " + view.levels_text());
+  });
 }
 
 std::optional<Step> LinkState::newest_lost() const {

@@ -26,6 +26,9 @@ bool is_our_own_failure(const Status& copied) {
          copied.error().code() != Errc::invalid_argument;
 }
 
+// The daemon says at its own deadline what keeps it from closing. Ours leaves time for the answer.
+constexpr milliseconds close_answer_time{1000};
+
 // After this long, a person begins to wonder.
 constexpr std::chrono::seconds waits_logged_after{3};
 
@@ -232,8 +235,9 @@ std::optional<Step> SessionLink::newest_lost() const {
 Status SessionLink::close(Deadline deadline) {
   CKPT_CHECK(check_process());
   state_->ask_close();
-  const auto left = duration_cast<milliseconds>(deadline - steady_clock::now());
-  side_->post(control::Close{std::max(left, milliseconds(0))});
+  const auto left =
+      std::max(duration_cast<milliseconds>(deadline - steady_clock::now()), milliseconds(0));
+  side_->post(control::Close{left - std::min(left / 10, close_answer_time)});
   return state_->wait_closed(deadline);
 }
 

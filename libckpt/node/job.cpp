@@ -141,7 +141,11 @@ Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events
   CKPT_CHECK(sessions_.check(request));
   CKPT_CHECK(check_compression(request));
   // Trainers of an older list may have their ranks on another node by now.
-  if (request.incarnation > facts_.shape.incarnation) sessions_.fence_all(request.process);
+  const bool is_newer_list = request.incarnation > facts_.shape.incarnation;
+  if (is_newer_list) sessions_.fence_all(request.process);
+  // Nodes may have trained by a list without this one, and stored and removed steps.
+  if (is_newer_list)
+    for (StoredPlace& place : storage_.places()) place.forget_for_gone();
   const bool is_other_world = request.world_size != facts_.shape.world_size;
   if (facts_.ended_at || is_other_world) sessions_.forget_gone();
   adopt_shape(request);

@@ -1339,6 +1339,17 @@ TEST_CASE("checkpoint session: closing names the newest step that is saved, and 
   REQUIRE_THAT(logged[0], Contains("the newest step known to be saved is 2; " + told));
 }
 
+TEST_CASE("session: the daemon has to answer a close before the trainer's own deadline",
+          "[unit][client]") {
+  Trainer trainer;
+  trainer.add("weight", 100);
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  // So it may say why, and not only that the time is over.
+  REQUIRE(trainer.session.close(soon()));
+  CHECK(trainer.node->close_deadline > std::chrono::seconds(20));
+  CHECK(trainer.node->close_deadline <= std::chrono::seconds(29));
+}
+
 TEST_CASE("checkpoint session: closing tells what is left, once, and ends everything",
           "[unit][client]") {
   Trainer trainer;

@@ -183,7 +183,8 @@ void FakeNode::take(control::RestoreResult& message) {
   code == Errc::corruption ? offer_next() : refuse(Error(code, "a rank refused"));
 }
 
-void FakeNode::take(control::Close&) {
+void FakeNode::take(control::Close& close) {
+  close_deadline = close.deadline;
   ++closes;
   state().closed(closing);
 }

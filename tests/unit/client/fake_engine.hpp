@@ -58,6 +58,7 @@ class FakeNode {
   int abandoned = 0;
   int fresh_starts = 0;
   int closes = 0;
+  std::chrono::milliseconds close_deadline{0};
   std::vector<Step> told_restored;
   std::vector<Step> bad_copies;  // That the trainer refused.
   std::mutex mutex;

@@ -117,8 +117,12 @@ TEST_CASE("link state: a close that lasts says once what it waits for", "[unit][
   Log::set_level(LogLevel::info);
   Log::set_sink([](LogLevel, std::string_view line) { logged.emplace_back(line); });
   SECTION("while it lasts") {
-    CHECK_FALSE(state.wait_closed(std::chrono::steady_clock::now() + std::chrono::milliseconds(5)));
+    const Status late =
+        state.wait_closed(std::chrono::steady_clock::now() + std::chrono::milliseconds(5));
     Log::set_sink(nullptr);
+    REQUIRE_FALSE(late);
+    CHECK_THAT(late.error().text(), Contains("close: the deadline passed; step 5 is not stored") &&
+                                        Contains(": step 5 is captured, step 5 is committed"));
     REQUIRE(logged.size() == 1);
     CHECK_THAT(logged[0], Contains("rank 0 of job test: close waits: step 5 is captured, step 5 is "
                                    "committed, step 4 is durable; step 5 is not stored: the disk "

@@ -134,6 +134,23 @@ TEST_CASE("gone steps: what another node has removed as the coordinator is no lo
   CHECK(cluster.status("B").at("gone_from_directory").is_null());
 }
 
+TEST_CASE("gone steps: what a job removed while a node was not in its list is no loss",
+          "[unit][node]") {
+  test::Cluster cluster;
+  test::Rules rules;
+  rules.directory = "/scratch/job";
+  rules.max_ckpt_num = 1;
+  cluster.begin("AB", rules);
+  cluster.store(Step{1});
+  cluster.begin("B", rules);
+  cluster.store(Step{2});
+  cluster.store(Step{3});
+  cluster.begin("AB", rules);
+  cluster.store(Step{4});
+  CHECK(cluster.status("A").at("coordinator") == "A");
+  CHECK(cluster.status("A").at("gone_from_directory").is_null());
+}
+
 TEST_CASE("gone steps: a listing that was under way while steps changed shows no loss",
           "[unit][node]") {
   Scene scene;
