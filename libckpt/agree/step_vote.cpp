@@ -163,7 +163,7 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
     if (const PublishedStep* other = newest_of_other_world(view, rules)) {
       vote.reason += fmt::format(
           "the newest of the others, step {}, was taken by {}, "
-          "this job has {}",
+          "this job has {}: a restore from its path takes it",
           number(other->at.step), counted(other->world_size, "rank"), view.shape.world_size);
     } else {
       vote.reason += has_others ? "none of the others can be restored" : "no other can be restored";

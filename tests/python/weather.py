@@ -1,0 +1,222 @@
+"""Random options for a job, and random faults beside it; used by test_weather.py."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+HOSTS = {"A": "127.0.0.2", "B": "127.0.0.3", "C": "127.0.0.4"}
+DISK_MIB = 96
+
+
+class Site:
+    """The directories of a job, its nodes' daemons, and a small disk of its own."""
+
+    def __init__(self, root, programs, ports):
+        self.root, self.programs, self.ports = root, programs, ports
+        self.disk = root / "disk"
+        self.disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", self.disk]
+        subprocess.run(mount, check=True, capture_output=True)
+        self.directory = self.disk / "checkpoints"
+        self.secret = root / "secret"
+        self.secret.write_text("a secret of the nodes of this test\n")
+        self.secret.chmod(0o600)
+
+    def runtime(self, node):
+        return self.root / f"runtime-{node}"
+
+    def environment(self, node):
+        return {
+            "LIBCKPT_RUNTIME_DIR": str(self.runtime(node)),
+            "LIBCKPT_DAEMON_PATH": str(self.programs / "ckptd"),
+            "LIBCKPT_NICE": "0",
+        }
+
+    def address(self, node):
+        return f"{node}@{HOSTS[node]}:{self.ports[node].getsockname()[1]}"
+
+    def signal(self, node, number):
+        """False: the node has no daemon."""
+        try:
+            ready = json.loads((self.runtime(node) / "ckptd.json").read_text())
+            os.kill(ready["pid"], number)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def ckpt(self, *arguments):
+        subprocess.run([self.programs / "ckpt", *map(str, arguments)], capture_output=True,
+                       timeout=120, check=False)  # fmt: skip
+
+    def close(self):
+        for node in HOSTS:
+            self.signal(node, signal.SIGCONT)
+            self.ckpt("stop", "--no-flush", "--runtime-dir", self.runtime(node))
+        subprocess.run(["umount", "--lazy", self.disk], check=True)
+
+
+class Job:
+    """What stays the same over all lives of a job."""
+
+    def __init__(self, dice):
+        self.nodes = dice.choice(["A", "AB", "ABC"])
+        self.columns = dice.choice([20, 400, 3000])
+        self.frozen = dice.choice([10, 50_000, 800_000])
+        self.is_large = self.columns == 3000 or self.frozen == 800_000
+        self.options = {
+            "replicas": dice.choice([1, 2, 2]),
+            "skip_unchanged": dice.choice([False, True]),
+            "checksum_in_copy": dice.choice([True, True, False]),
+        }
+        if dice.random() < 0.3:
+            self.options["compression"] = "zstd"
+        self.has_second_place = dice.random() < 0.3
+
+    def __str__(self):
+        second = ", two places" if self.has_second_place else ""
+        return f"{self.options}, {self.columns} columns, {self.frozen} frozen{second}"
+
+
+class Life:
+    """One start of it, by other options, on other nodes, with another number of ranks."""
+
+    def __init__(self, number, dice, job, site, world_before):
+        self.number = number
+        some = sorted(dice.sample(job.nodes, dice.randint(1, len(job.nodes))))
+        self.nodes = job.nodes if dice.random() < 0.6 else "".join(some)
+        world = dice.choice([1, 2, 2, 3])
+        if world_before and dice.random() < 0.5:
+            world = world_before
+        self.world = max(world, len(self.nodes))
+        self.places = [self.nodes[rank % len(self.nodes)] for rank in range(self.world)]
+        self.steps = dice.choice([10**6, 10**6, 40])
+        self.pause = dice.choice([0.002, 0.01, 0.03])
+        self.is_told_to_end = dice.random() < 0.3
+        self.options = job.options | {
+            "dir": str(site.directory),
+            "save_mem_interval": dice.choice([1, 1, 2, 3, "100ms"]),
+            "save_storage_interval": dice.choice([1, 2, 5, 6, "300ms", "1s", "never"]),
+            "max_ckpt_num": dice.choice([1, 2] if job.is_large else [0, 1, 2, 3]),
+            "secret_file": str(site.secret),
+            "nodes": ",".join(map(site.address, self.nodes)),
+            "incarnation": number,
+        }
+        if job.has_second_place:
+            self.options["dir"] += f", {site.root / 'second'} every 2"
+        if self.options["max_ckpt_num"] and dice.random() < 0.3:
+            self.options["keep_every"] = dice.choice([6, 10])
+        if dice.random() < 0.2:
+            self.options["own_slots"] = dice.choice([2, 3, 4])
+        if dice.random() < 0.15:
+            self.options["flush_rate"] = "2MiB"
+
+    def __str__(self):
+        told = ("save_mem_interval", "save_storage_interval", "max_ckpt_num", "keep_every",
+                "own_slots", "flush_rate")  # fmt: skip
+        options = {name: self.options[name] for name in told if name in self.options}
+        return f"life {self.number}: {self.world} ranks on {self.nodes}, {options}"
+
+    @property
+    def must_store(self):
+        return self.options["save_storage_interval"] != "never" and self.steps > 40
+
+
+class Faults:
+    """Each is put right again before it returns, but for what is dead, deleted or rotten."""
+
+    def __init__(self, dice, site):
+        self._dice, self._site = dice, site
+        self.done = []
+        self._all = [
+            (10, self.daemon_dies), (8, self.daemon_hangs), (8, self.disk_is_full),
+            (6, self.disk_is_read_only), (4, self.daemon_is_stopped), (4, self.is_verified),
+            (4, self.is_copied), (4, self.rots), (3, self.is_thinned), (49, lambda node: None),
+        ]  # fmt: skip
+
+    def one(self, nodes):
+        weights, faults = zip(*self._all)
+        self._dice.choices(faults, weights)[0](self._dice.choice(nodes))
+
+    @property
+    def take_memory(self):
+        return any(fault.startswith(("kill", "ckpt stop")) for fault in self.done)
+
+    @property
+    def take_files(self):
+        return any(fault.startswith("rot") for fault in self.done)
+
+    def daemon_dies(self, node):
+        if self._site.signal(node, signal.SIGKILL):
+            self.done.append(f"kill {node}")
+
+    def daemon_hangs(self, node):
+        if self._site.signal(node, signal.SIGSTOP):
+            time.sleep(self._dice.uniform(0.1, 3))
+            self._site.signal(node, signal.SIGCONT)
+            self.done.append(f"stop {node}")
+
+    def disk_is_full(self, node):
+        filler = self._site.disk / "filler"
+        try:
+            with open(filler, "wb") as file:
+                for _ in range(DISK_MIB):
+                    file.write(bytes(1 << 20))
+        except OSError:
+            pass
+        time.sleep(self._dice.uniform(0.2, 1.5))
+        filler.unlink()
+        self.done.append("full")
+
+    def disk_is_read_only(self, node):
+        for mode in ("ro", "rw"):
+            subprocess.run(["mount", "-o", f"remount,{mode}", self._site.disk],
+                           capture_output=True, check=False)  # fmt: skip
+            time.sleep(self._dice.uniform(0.2, 1.5))
+        self.done.append("read-only")
+
+    def daemon_is_stopped(self, node):
+        self._site.ckpt("stop", "--runtime-dir", self._site.runtime(node))
+        self.done.append(f"ckpt stop {node}")
+
+    def is_verified(self, node):
+        self._site.ckpt("verify", self._site.directory)
+        self.done.append("verify")
+
+    def is_copied(self, node):
+        copy = self._site.root / "copy"
+        self._site.ckpt("cp", self._site.directory, copy)
+        shutil.rmtree(copy, ignore_errors=True)
+        self.done.append("cp")
+
+    def is_thinned(self, node):
+        self._site.ckpt("gc", self._site.directory, "--keep", 1)
+        self.done.append("gc")
+
+    def rots(self, node):
+        files = sorted(path for path in self._site.directory.glob("step-*/*") if path.is_file())
+        if not files:
+            return
+        path = self._dice.choice(files)
+        try:
+            with open(path, "r+b") as file:
+                place = self._dice.randrange(max(path.stat().st_size, 1))
+                file.seek(place)
+                letter = file.read(1) or b"\0"
+                file.seek(place)
+                file.write(bytes([letter[0] ^ 1]))
+        except OSError:  # Deleted meanwhile.
+            return
+        self.done.append(f"rot {path.relative_to(self._site.directory)}")
+
+
+def dice_of(seed):
+    return random.Random(seed)
+
+
+def can_mount():
+    return os.geteuid() == 0 and pathlib.Path("/bin/mount").exists()
