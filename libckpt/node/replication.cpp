@@ -107,6 +107,9 @@ std::shared_ptr<Slot> Replication::next_for(const std::string& target) {
     // shards that it has: the nodes that captured them may be gone.
     const bool is_of_others = slot.record()->world_size != facts_.shape.world_size;
     if (is_of_others ? !facts_.is_newest_committed(at) : !is_own) return;
+    // Targets have room for one step that is not committed, of each rank. With a newer one at some
+    // and an older one at others, neither would ever be.
+    if (slots_.has_older_unsealed(slot.id())) return;
     // The timeline that is trained on comes first: leftovers of another, for which the target may
     // never have room, must not hold it up.
     const bool is_next =

@@ -283,6 +283,16 @@ std::shared_ptr<Slot> SlotTable::find(const format::ShardId& id, const Digest& d
   return found;
 }
 
+bool SlotTable::has_older_unsealed(const format::ShardId& id) const {
+  const auto own = own_.find(id.rank);
+  if (own == own_.end()) return false;
+  return std::ranges::any_of(own->second.slots, [&](const OwnSlot& other) {
+    const bool is_captured = other.slot->state() == Slot::State::filled || other.filler;
+    const format::StepId at = other.slot->id().at;
+    return is_captured && at.timeline == id.at.timeline && at < id.at;
+  });
+}
+
 bool SlotTable::retire_if(const std::function<bool(const format::ShardId& id)>& is_useless) {
   check_invariants();
   bool has_retired = false;

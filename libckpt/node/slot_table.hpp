@@ -79,6 +79,10 @@ class SlotTable {
   // A sealed copy, wherever it lies here; null: none.
   std::shared_ptr<arena::Slot> find(const format::ShardId& id, const Digest& digest) const;
 
+  // An older step of the timeline is captured, and not sealed yet: checksums that the daemon takes
+  // may end in another order than the captures.
+  bool has_older_unsealed(const format::ShardId& id) const;
+
   // Frees what `is_useless` says, now or when the last Lease ends. True: something was freed.
   bool retire_if(const std::function<bool(const format::ShardId& id)>& is_useless);
   // A copy that failed verification serves nobody any more.

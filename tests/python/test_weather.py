@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 
+import bucket_server
 import pytest
 import weather
 from trainers import ports, weather_rank
@@ -49,7 +50,7 @@ class Ranks:
         spec = {
             "rank": rank, "world": life.world, "life": life.number, "events": str(self._events),
             "barrier": str(barrier), "columns": job.columns, "frozen": job.frozen,
-            "steps": life.steps, "pause": life.pause, "directory": str(site.directory),
+            "steps": life.steps, "pause": life.pause, "directory": str(site.places[job.place][0]),
             "options": life.options | {"node": life.places[rank]},
         }  # fmt: skip
         with open(site.root / f"life-{life.number}-rank-{rank}.log", "w") as log:
@@ -135,9 +136,14 @@ class Oracle:
 
 
 @pytest.fixture
-def site(tmp_path, programs):
+def bucket(monkeypatch, tmp_path):
+    yield from bucket_server.serve(bucket_server.start_moto, monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def site(tmp_path, programs, bucket):
     reserved = {node: ports.reserve() for node in weather.HOSTS}
-    found = weather.Site(tmp_path, programs, reserved)
+    found = weather.Site(tmp_path, programs, reserved, bucket)
     yield found
     found.close()
     for port in reserved.values():
@@ -172,7 +178,7 @@ def test_a_job_in_rough_weather_loses_nothing_that_was_promised(site, seed):
     print(f"seed {seed}: {job}")
     for number in range(LIVES):
         life = weather.Life(number, dice, job, site, world)
-        faults, ranks = weather.Faults(dice, site), Ranks(life, job, site)
+        faults, ranks = weather.Faults(dice, site, job.place), Ranks(life, job, site)
         print(life, flush=True)
         # The memory of a node that is not in the list does not count.
         oracle.has_memory &= set(job.nodes) == set(life.nodes)

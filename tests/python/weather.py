@@ -16,13 +16,18 @@ DISK_MIB = 96
 class Site:
     """The directories of a job, its nodes' daemons, and a small disk of its own."""
 
-    def __init__(self, root, programs, ports):
-        self.root, self.programs, self.ports = root, programs, ports
+    def __init__(self, root, programs, ports, bucket):
+        self.root, self.programs, self.ports, self.bucket = root, programs, ports, bucket
         self.disk = root / "disk"
         self.disk.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", self.disk]
         subprocess.run(mount, check=True, capture_output=True)
-        self.directory = self.disk / "checkpoints"
+        self.places = {
+            "disk": [self.disk / "checkpoints"],
+            "two disks": [self.disk / "checkpoints", root / "second"],
+            "bucket": ["s3://bucket/checkpoints"],
+            "disk and bucket": [self.disk / "checkpoints", "s3://bucket/checkpoints"],
+        }
         self.secret = root / "secret"
         self.secret.write_text("a secret of the nodes of this test\n")
         self.secret.chmod(0o600)
@@ -75,11 +80,10 @@ class Job:
         }
         if dice.random() < 0.3:
             self.options["compression"] = "zstd"
-        self.has_second_place = dice.random() < 0.3
+        self.place = dice.choice(["disk", "disk", "two disks", "bucket", "disk and bucket"])
 
     def __str__(self):
-        second = ", two places" if self.has_second_place else ""
-        return f"{self.options}, {self.columns} columns, {self.frozen} frozen{second}"
+        return f"{self.place}, {self.options}, {self.columns} columns, {self.frozen} frozen"
 
 
 class Life:
@@ -98,7 +102,7 @@ class Life:
         self.pause = dice.choice([0.002, 0.01, 0.03])
         self.is_told_to_end = dice.random() < 0.3
         self.options = job.options | {
-            "dir": str(site.directory),
+            "dir": ", ".join(map(str, site.places[job.place])),
             "save_mem_interval": dice.choice([1, 1, 2, 3, "100ms"]),
             "save_storage_interval": dice.choice([1, 2, 5, 6, "300ms", "1s", "never"]),
             "max_ckpt_num": dice.choice([1, 2] if job.is_large else [0, 1, 2, 3]),
@@ -106,9 +110,9 @@ class Life:
             "nodes": ",".join(map(site.address, self.nodes)),
             "incarnation": number,
         }
-        if job.has_second_place:
-            self.options["dir"] += f", {site.root / 'second'} every 2"
-        if self.options["max_ckpt_num"] and dice.random() < 0.3:
+        if len(site.places[job.place]) > 1:
+            self.options["dir"] += " every 2"
+        if self.options["max_ckpt_num"] and not job.is_large and dice.random() < 0.3:
             self.options["keep_every"] = dice.choice([6, 10])
         if dice.random() < 0.2:
             self.options["own_slots"] = dice.choice([2, 3, 4])
@@ -129,10 +133,13 @@ class Life:
 class Faults:
     """Each is put right again before it returns, but for what is dead, deleted or rotten."""
 
-    def __init__(self, dice, site):
+    def __init__(self, dice, site, place):
         self._dice, self._site = dice, site
+        self._directory = site.places[place][0]
+        self._is_on_disk = "disk" in place
         self.done = []
         self._all = [
+            (0 if place == "disk" else 12, self.bucket_fails),
             (10, self.daemon_dies), (8, self.daemon_hangs), (8, self.disk_is_full),
             (6, self.disk_is_read_only), (4, self.daemon_is_stopped), (4, self.is_verified),
             (4, self.is_copied), (4, self.rots), (3, self.is_thinned), (49, lambda node: None),
@@ -179,26 +186,40 @@ class Faults:
             time.sleep(self._dice.uniform(0.2, 1.5))
         self.done.append("read-only")
 
+    def bucket_fails(self, node):
+        how = self._dice.choice(["refuse", "reset", "lose", "truncate", "hang"])
+        share = self._dice.choice([0.1, 0.5, 1])
+        dice = dice_of(self._dice.random())
+        proxy = self._site.bucket.proxy
+        proxy.fault = lambda method, path: how if dice.random() < share else None
+        time.sleep(self._dice.uniform(0.3, 3))
+        proxy.fault = lambda method, path: None
+        proxy.released.set()  # Those that hang.
+        proxy.released.clear()
+        self.done.append(f"bucket {how} {share}")
+
     def daemon_is_stopped(self, node):
         self._site.ckpt("stop", "--runtime-dir", self._site.runtime(node))
         self.done.append(f"ckpt stop {node}")
 
     def is_verified(self, node):
-        self._site.ckpt("verify", self._site.directory)
+        self._site.ckpt("verify", self._directory)
         self.done.append("verify")
 
     def is_copied(self, node):
         copy = self._site.root / "copy"
-        self._site.ckpt("cp", self._site.directory, copy)
+        self._site.ckpt("cp", self._directory, copy)
         shutil.rmtree(copy, ignore_errors=True)
         self.done.append("cp")
 
     def is_thinned(self, node):
-        self._site.ckpt("gc", self._site.directory, "--keep", 1)
+        self._site.ckpt("gc", self._directory, "--keep", 1)
         self.done.append("gc")
 
     def rots(self, node):
-        files = sorted(path for path in self._site.directory.glob("step-*/*") if path.is_file())
+        if not self._is_on_disk:
+            return
+        files = sorted(path for path in self._directory.glob("step-*/*") if path.is_file())
         if not files:
             return
         path = self._dice.choice(files)
@@ -211,7 +232,7 @@ class Faults:
                 file.write(bytes([letter[0] ^ 1]))
         except OSError:  # Deleted meanwhile.
             return
-        self.done.append(f"rot {path.relative_to(self._site.directory)}")
+        self.done.append(f"rot {path.relative_to(self._directory)}")
 
 
 def dice_of(seed):

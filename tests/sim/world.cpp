@@ -38,6 +38,11 @@ Duration milliseconds(std::uint64_t count) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(count));
 }
 
+// On some machines the cores are busy: a capture's checksums end behind those of the next one.
+std::chrono::milliseconds hashing_time_max(std::uint64_t boot) {
+  return std::chrono::milliseconds(boot % 4 == 0 ? 300 : 3);
+}
+
 }  // namespace
 
 struct World::Machine {
@@ -47,7 +52,7 @@ struct World::Machine {
         clock(*context),
         files(world.disk_, &clock, static_cast<std::uint32_t>(++world.owner_)),
         network(world.network_.add_node(machine_name, clock)),
-        compute(clock, boot) {
+        compute(clock, boot, hashing_time_max(boot)) {
     clock.advance(world.now_ - clock.now());
     node::EngineOptions options;
     options.name = name;

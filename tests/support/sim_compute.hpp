@@ -14,13 +14,16 @@ namespace ckpt::test {
 
 class SimCompute final : public Compute {
  public:
-  SimCompute(Clock& clock, std::uint64_t seed) : clock_(clock), random_(seed) {}
+  SimCompute(Clock& clock, std::uint64_t seed,
+             std::chrono::microseconds longest = std::chrono::milliseconds(3))
+      : clock_(clock), longest_(longest), random_(seed) {}
 
   Task<void> run(std::function<void()> work) override {
     ++runs_;
     if (random_.one_in(4)) {
+      const auto limit = static_cast<std::uint64_t>(longest_.count());
       const Time later =
-          clock_.after(std::chrono::microseconds(static_cast<std::int64_t>(random_.below(3000))));
+          clock_.after(std::chrono::microseconds(static_cast<std::int64_t>(random_.below(limit))));
       CKPT_CO_CHECK(co_await sleep_until(clock_, later));
     } else {
       const asio::any_io_executor executor = co_await asio::this_coro::executor;
@@ -33,6 +36,7 @@ class SimCompute final : public Compute {
 
  private:
   Clock& clock_;
+  const std::chrono::microseconds longest_;
   Random random_;
   std::uint64_t runs_ = 0;
 };

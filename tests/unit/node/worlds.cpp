@@ -121,9 +121,17 @@ void Cluster::capture(Step step) {
 }
 
 void Cluster::capture(Trainer& trainer, Step step) {
+  fill(trainer, begin_capture(trainer, step), step);
+}
+
+std::uint32_t Cluster::begin_capture(Trainer& trainer, Step step) {
   const std::uint32_t slot = trainer.last_slot = trainer.granted.front();
   trainer.granted.pop_front();
   REQUIRE(trainer.engine->call(trainer.session, trainer.begin_of(slot, step)));
+  return slot;
+}
+
+void Cluster::fill(Trainer& trainer, std::uint32_t slot, Step step) {
   const format::Layout layout = captured_by(trainer.rank);
   const std::span<std::byte> bytes = trainer.slots.at(slot).memory->bytes();
   for (const format::TensorPlace& tensor : layout.tensors) {

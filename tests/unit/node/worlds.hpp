@@ -75,6 +75,8 @@ class Cluster {
 
   void capture(Step step);
   void capture(Trainer& trainer, Step step);
+  std::uint32_t begin_capture(Trainer& trainer, Step step);  // Its Slot.
+  void fill(Trainer& trainer, std::uint32_t slot, Step step);
   // Changes a byte of the rank's own copy, behind the engine's back.
   void damage(std::size_t of_rank);
   void damage_replicas(std::size_t of_rank);  // All copies but that one.
