@@ -20,15 +20,24 @@ std::string bytes_in(const Json& object, const char* member) {
   return arena::human_bytes(count_in(object, member));
 }
 
+// Returns nothing if it may change files anywhere.
+std::string confined_of(const Json& daemon) {
+  const std::vector<std::string> directories = texts_in(daemon, "confined_to");
+  if (directories.empty()) return "";
+  return fmt::format("changes files only below {}\n",
+                     printable(fmt::format("{}", fmt::join(directories, ", "))));
+}
+
 std::string head(const Json& status) {
   const Json daemon = object_in(status, "daemon");
   const Json memory = object_in(status, "memory");
-  return fmt::format(
-      "ckptd {}, pid {}, up {}, in {}{}\nmemory: {} of {} are Slots; log: {}\n",
-      printable(text_in(daemon, "version")), number_in(daemon, "pid"),
-      human_seconds(count_in(daemon, "up_seconds")), printable(text_in(daemon, "runtime_dir")),
-      flag_in(daemon, "is_ending") ? " (ENDING)" : "", bytes_in(memory, "used_bytes"),
-      bytes_in(memory, "budget_bytes"), printable(text_in(daemon, "log_file")));
+  return fmt::format("ckptd {}, pid {}, up {}, in {}{}\nmemory: {} of {} are Slots; log: {}\n{}",
+                     printable(text_in(daemon, "version")), number_in(daemon, "pid"),
+                     human_seconds(count_in(daemon, "up_seconds")),
+                     printable(text_in(daemon, "runtime_dir")),
+                     flag_in(daemon, "is_ending") ? " (ENDING)" : "",
+                     bytes_in(memory, "used_bytes"), bytes_in(memory, "budget_bytes"),
+                     printable(text_in(daemon, "log_file")), confined_of(daemon));
 }
 
 std::string step_text(const Json& object, const char* member) {

@@ -171,24 +171,12 @@ Status complete(Options& options) {
 }
 
 // Variables of the daemon, the logs, Python and the tests' kill points: ours, but not options.
-constexpr std::string_view other_variables[] = {"CONFIG",
-                                                "LOG_LEVEL",
-                                                "DEBUG",
-                                                "LISTEN",
-                                                "IDLE_LIMIT",
-                                                "JOB_IDLE_LIMIT",
-                                                "STOP_DEADLINE",
-                                                "FOREGROUND",
-                                                "NICE",
-                                                "ALL_CORES",
-                                                "POINTS",
-                                                "POINTS_LOG",
-                                                "FLUSH_STALLED_AFTER",
-                                                "POINTS_RELEASE",
-                                                "DAEMON_LOG_FILE",
-                                                "DAEMON_CONFIG",
-                                                "FAILURE_DOMAIN",
-                                                "RAISE_ON_ERROR"};
+constexpr std::string_view other_variables[] = {
+    "CONFIG",        "LOG_LEVEL",           "DEBUG",          "LISTEN",
+    "IDLE_LIMIT",    "JOB_IDLE_LIMIT",      "STOP_DEADLINE",  "FOREGROUND",
+    "NICE",          "ALL_CORES",           "CONFINE_TO",     "POINTS",
+    "POINTS_LOG",    "FLUSH_STALLED_AFTER", "POINTS_RELEASE", "DAEMON_LOG_FILE",
+    "DAEMON_CONFIG", "FAILURE_DOMAIN",      "RAISE_ON_ERROR"};
 
 // Otherwise a misspelt option would silently stay unset.
 void warn_of_unknown_variables() {

@@ -66,6 +66,21 @@ TEST_CASE("daemon options: flags over environment over file over defaults", "[un
   CHECK(parse({"--memory-budget", "3GiB"}).options.memory_budget == 3 * GiB);
 }
 
+TEST_CASE("daemon options: several directories are one value, wherever they are given",
+          "[unit][daemon]") {
+  const test::TemporaryDirectory directory;
+  const std::string file = directory.file("ckptd.conf");
+  std::ofstream(file) << "confine-to = /ckpt, /scratch/ckpt\n";
+  const Environment config("LIBCKPT_DAEMON_CONFIG", file.c_str());
+  CHECK(parse({}).options.confine_to == "/ckpt, /scratch/ckpt");
+  const Environment given("LIBCKPT_CONFINE_TO", "/a,/b");
+  CHECK(parse({}).options.confine_to == "/a,/b");
+  CHECK(parse({"--confine-to", "/c"}).options.confine_to == "/c");
+  const Environment wrong("LIBCKPT_CONFINE_TO", "run,/b");
+  CHECK(parse({}).exit_code == 2);
+  CHECK(contains(parse({}).text, "--confine-to: \"run,/b\""));
+}
+
 TEST_CASE("daemon options: wrong use is exit code 2 and says what is wrong", "[unit][daemon]") {
   const auto unknown = parse({"--bandwith", "7"});
   CHECK(unknown.must_exit);
@@ -151,7 +166,8 @@ TEST_CASE("daemon options: every effective value is logged at the start", "[unit
   CHECK(has("listen=10.0.0.1:7711"));
   CHECK(has("idle_limit=7200s"));
   CHECK(has("nice=7"));
-  CHECK(lines.size() == 14);
+  CHECK(lines.size() == 15);
+  CHECK(has("confine_to=(nothing)"));
   CHECK(has("verify_every=600s"));
   CHECK(has("verify_stored=false"));
   CHECK(has("require_mount=false"));
