@@ -3,6 +3,9 @@
 // Method: texts; then a whole Daemon in a forked child, since Landlock holds for good.
 #include "daemon/confinement.hpp"
 
+#include <signal.h>
+#include <sys/wait.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -11,6 +14,7 @@
 #include "base/log.hpp"
 #include "daemon/daemon.hpp"
 #include "os/landlock.hpp"
+#include "os/small_file.hpp"
 #include "support/in_child.hpp"
 #include "support/run_task.hpp"
 #include "support/temporary_directory.hpp"
@@ -56,6 +60,14 @@ struct Confined {
   test::TemporaryDirectory directory;
   DaemonOptions options;
 };
+
+// For what the daemon does by itself. False: it does not.
+template <class Holds>
+bool comes_true(Holds holds) {
+  const auto last = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!holds() && std::chrono::steady_clock::now() < last) std::this_thread::yield();
+  return holds();
+}
 
 // Asks the daemon in the same process for a job's directory. Returns its error; empty: taken.
 std::string attach(const std::string& runtime_dir, const std::string& directory,
@@ -138,9 +150,10 @@ TEST_CASE("confinement: a daemon takes jobs inside, and refuses others by name",
   const std::string out = confined.directory.file("elsewhere/run");
   const std::string said = test::in_child([&]() -> std::string {
     Log::set_sink([](LogLevel, std::string_view) {});
-    auto daemon = Daemon::open(confined.options);
-    if (!daemon) return daemon.error().message();
-    std::thread thread([&] { (void)(*daemon)->run(); });
+    auto opened = Daemon::open(confined.options);
+    if (!opened) return opened.error().message();
+    Daemon* const daemon = opened->release();  // It runs until the child's end.
+    std::thread thread([daemon] { (void)daemon->run(); });
     const std::string inside = attach(confined.options.runtime_dir, in, "one");
     const std::string outside = attach(confined.options.runtime_dir, out, "two");
     thread.detach();
@@ -150,6 +163,36 @@ TEST_CASE("confinement: a daemon takes jobs inside, and refuses others by name",
                        Contains(out) && Contains("Permission denied"));
   CHECK(std::filesystem::exists(in + "/.libckpt/run.json"));
   CHECK(std::filesystem::is_empty(confined.directory.file("elsewhere")));
+}
+
+TEST_CASE("confinement: a runtime directory that is removed comes again if the one above is named",
+          "[unit][daemon]") {
+  if (is_left_out()) return;
+  const bool is_named = GENERATE(true, false);
+  Confined confined;
+  DaemonOptions& options = confined.options;
+  std::filesystem::create_directory(confined.directory.file("user"));
+  options.runtime_dir = confined.directory.file("user/libckpt");
+  options.log_file = confined.directory.file("ckpt/ckptd.log");
+  if (is_named) options.confine_to += "," + confined.directory.file("user");
+  const std::string ready = options.runtime_dir + "/ckptd.json";
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    auto daemon = Daemon::open(options);
+    if (daemon) (void)(*daemon)->run();
+    std::_Exit(1);
+  }
+  CHECK(comes_true([&] { return std::filesystem::exists(ready); }));
+  std::filesystem::remove_all(options.runtime_dir);
+  CHECK(comes_true([&] {
+    if (is_named) return std::filesystem::exists(ready);
+    const auto log = os::read_file(options.log_file, 1 << 20);
+    return log && log->find("--confine-to must name the directory above") != std::string::npos;
+  }));
+  CHECK(std::filesystem::exists(ready) == is_named);
+  ::kill(child, SIGKILL);
+  CHECK(::waitpid(child, nullptr, 0) == child);
 }
 
 }  // namespace ckpt::daemon
