@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/units.hpp"
+#include "base/variables.hpp"
 #include "os/small_file.hpp"
 #include "wire/address.hpp"
 
@@ -69,36 +70,12 @@ struct Texts {
               flush_stalled_after = "1min", verify_every = "10min";
 };
 
-struct Flag {
-  const char* name;
-  const char* environment;
-};
-constexpr Flag flags[] = {
-    {"--config", "LIBCKPT_DAEMON_CONFIG"},
-    {"--runtime-dir", "LIBCKPT_RUNTIME_DIR"},
-    {"--memory-budget", "LIBCKPT_MEMORY_BUDGET"},
-    {"--listen", "LIBCKPT_LISTEN"},
-    {"--idle-limit", "LIBCKPT_IDLE_LIMIT"},
-    {"--job-idle-limit", "LIBCKPT_JOB_IDLE_LIMIT"},
-    {"--stop-deadline", "LIBCKPT_STOP_DEADLINE"},
-    {"--nice", "LIBCKPT_NICE"},
-    {"--flush-stalled-after", "LIBCKPT_FLUSH_STALLED_AFTER"},
-    {"--verify-every", "LIBCKPT_VERIFY_EVERY"},
-    {"--verify-stored", "LIBCKPT_VERIFY_STORED"},
-    {"--require-mount", "LIBCKPT_REQUIRE_MOUNT"},
-    {"--confine-to", "LIBCKPT_CONFINE_TO"},
-    {"--all-cores", "LIBCKPT_ALL_CORES"},
-    {"--log-file", "LIBCKPT_DAEMON_LOG_FILE"},
-    {"--log-level", "LIBCKPT_LOG_LEVEL"},
-    {"--foreground", "LIBCKPT_FOREGROUND"},
-};
-
 // In CLI11 the file would beat the environment. So the environment is passed as flags before the
 // real ones: flags beat the file, and later flags beat earlier ones.
 std::vector<std::string> with_environment(int count, const char* const* arguments) {
   std::vector<std::string> all;
-  for (const Flag& flag : flags) {
-    const char* value = std::getenv(flag.environment);
+  for (const DaemonFlag& flag : daemon_flags) {
+    const char* value = std::getenv(flag.variable);
     if (value != nullptr && *value != '\0') all.push_back(std::string(flag.name) + "=" + value);
   }
   for (int index = 1; index < count; ++index) all.emplace_back(arguments[index]);
@@ -182,7 +159,8 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
   app.add_flag("--foreground", options.foreground, "Logs to standard error");
 
   std::string names = "\nFlags beat the environment, which beats the file:\n";
-  for (const Flag& flag : flags) names += fmt::format("  {:<22} {}\n", flag.name, flag.environment);
+  for (const DaemonFlag& flag : daemon_flags)
+    names += fmt::format("  {:<22} {}\n", flag.name, flag.variable);
   app.footer(names);
 }
 

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "base/units.hpp"
+#include "base/variables.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace ckpt::daemon {
@@ -156,6 +157,19 @@ TEST_CASE("daemon options: help and version end well", "[unit][daemon]") {
   CHECK(contains(parse({"--help"}).text, "LIBCKPT_RUNTIME_DIR"));
   CHECK(parse({"--version"}).exit_code == 0);
   CHECK(contains(parse({"--version"}).text, "ckptd 0."));
+}
+
+TEST_CASE("daemon options: each can be given in the environment", "[unit][daemon]") {
+  const std::string help = parse({"--help"}).text;
+  std::size_t flags = 0;
+  for (auto at = help.find("\n  --"); at != std::string::npos; at = help.find("\n  --", at + 1)) {
+    const std::string name = help.substr(at + 3, help.find_first_of(" \n", at + 3) - at - 3);
+    INFO(name);
+    const auto is_it = [&](const DaemonFlag& flag) { return name == flag.name; };
+    CHECK((name == "--version" || std::ranges::any_of(daemon_flags, is_it)));
+    ++flags;
+  }
+  CHECK(flags >= 2 * daemon_flags.size());  // Each with its meaning, and with its variable.
 }
 
 TEST_CASE("daemon options: every effective value is logged at the start", "[unit][daemon]") {
