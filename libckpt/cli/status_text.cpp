@@ -1,10 +1,10 @@
+#include "cli/status_text.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "arena/arena_limits.hpp"
-#include "cli/commands.hpp"
-#include "cli/daemon_talk.hpp"
 #include "cli/json_read.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
@@ -50,6 +50,17 @@ std::string step_text(const Json& object, const char* member) {
 bool is_away(const Json& job) {
   const Json reached = job.value("storage_reached", Json());
   return reached.is_boolean() && !reached.get<bool>();
+}
+
+std::string durable_of(const Json& job) {
+  const Json durable = object_in(job, "durable");
+  std::string text = step_text(job, "durable");
+  for (const Json& step : list_in(job, "steps")) {
+    const bool is_it = number_in(step, "step") == number_in(durable, "step") &&
+                       number_in(step, "timeline") == number_in(durable, "timeline");
+    if (is_it && flag_in(step, "damaged_there")) text += ", DAMAGED";
+  }
+  return text + (is_away(job) ? " when last seen" : "");
 }
 
 // Describes the job's loss if this node dies.
@@ -116,6 +127,11 @@ std::string copies_of(const Json& step) {
   return copies == "1" ? "1 copy" : copies + " copies";
 }
 
+std::string storage_of(const Json& step) {
+  if (flag_in(step, "damaged_there")) return "DAMAGED";
+  return flag_in(step, "on_storage") ? "yes" : "no";
+}
+
 std::string steps_of(const Json& job) {
   Table table("rrlll", {"STEP", "TIMELINE", "LEVEL", "IN MEMORY", "ON STORAGE"});
   std::size_t only_stored = 0;
@@ -127,7 +143,7 @@ std::string steps_of(const Json& job) {
                     counted(number_in(job, "world_size"), "rank"), copies_of(step));
     table.add({number_in(step, "step"), number_in(step, "timeline"),
                flag_in(step, "abandoned") ? level + ", abandoned" : level, memory,
-               flag_in(step, "on_storage") ? "yes" : "no"});
+               storage_of(step)});
   }
   if (table.is_empty()) return "";
   std::string text = "\n" + table.to_text(2, text_width());
@@ -251,13 +267,12 @@ std::string unchanged_of(const Json& job) {
 }
 
 std::string describe(const Json& job) {
-  std::string text =
-      fmt::format("\njob {}: node {}, {}\n  committed {}, on storage {}\n  directory: {}\n",
-                  printable(text_in(job, "job")), printable(text_in(job, "node")),
-                  counted(number_in(job, "world_size"), "rank"), step_text(job, "committed"),
-                  step_text(job, "durable") + (is_away(job) ? " when last seen" : ""),
-                  job.value("directory", Json()).is_string() ? printable(text_in(job, "directory"))
-                                                             : "none, memory only");
+  std::string text = fmt::format(
+      "\njob {}: node {}, {}\n  committed {}, on storage {}\n  directory: {}\n",
+      printable(text_in(job, "job")), printable(text_in(job, "node")),
+      counted(number_in(job, "world_size"), "rank"), step_text(job, "committed"), durable_of(job),
+      job.value("directory", Json()).is_string() ? printable(text_in(job, "directory"))
+                                                 : "none, memory only");
   text += second_place_of(job) + gone_of(job);
   for (const char* trouble : {"degraded", "waiting"}) {
     const std::string what = text_in(job, trouble);
@@ -277,18 +292,17 @@ std::string describe(const Json& job) {
 
 }  // namespace
 
-Result<Outcome> status(const std::string& runtime_dir) {
-  CKPT_TRY(const auto answer, ask_daemon(runtime_dir, wire::control::AskStatus{}, answer_time));
-  Outcome outcome;
-  CKPT_TRY(outcome.json, parse_answer(answer));
-  outcome.text = head(outcome.json);
-  const Json jobs = list_in(outcome.json, "jobs");
-  for (const Json& job : jobs) {
-    outcome.text += describe(job);
-    if (text_in(job, "degraded") != "-" || is_short_of_trainers(job)) outcome.is_trouble = true;
-  }
-  if (jobs.empty()) outcome.text += "no job\n";
-  return outcome;
+std::string to_text(const Json& status) {
+  std::string text = head(status);
+  const Json jobs = list_in(status, "jobs");
+  for (const Json& job : jobs) text += describe(job);
+  return jobs.empty() ? text + "no job\n" : text;
+}
+
+bool has_trouble(const Json& status) {
+  return std::ranges::any_of(list_in(status, "jobs"), [](const Json& job) {
+    return text_in(job, "degraded") != "-" || is_short_of_trainers(job);
+  });
 }
 
 }  // namespace ckpt::cli
