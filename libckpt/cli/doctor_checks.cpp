@@ -330,6 +330,13 @@ Finding check_landlock(Workplace& workplace, const Options& options, const Runni
             fmt::format("it would not start, since it takes version {} (Linux 5.19): unset "
                         "LIBCKPT_CONFINE_TO",
                         os::landlock_version_wanted)};
+  for (const std::string& directory : confined_to) {
+    std::error_code ignored;
+    if (!runs && !std::filesystem::is_directory(directory, ignored))
+      return {"landlock", Grade::trouble,
+              fmt::format("{}, and {} is no directory", text, directory),
+              "make it, or correct LIBCKPT_CONFINE_TO: it must be there when the daemon starts"};
+  }
   const std::string outside = find_outside(workplace, options, confined_to);
   if (outside.empty()) return {"landlock", Grade::good, text, ""};
   return {"landlock", Grade::trouble, fmt::format("{}, and {} lies outside", text, outside),

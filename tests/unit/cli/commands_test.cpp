@@ -985,6 +985,10 @@ TEST_CASE("cli: doctor and status say where a confined daemon changes files", "[
   const auto before = place.ckpt("doctor" + here, setting).json();
   CHECK(grade(before, "landlock") == "good");
   CHECK(Contains(text(before))("a daemon that is started here changes files only below " + dir));
+  const auto missing =
+      place.ckpt("doctor" + here, "LIBCKPT_CONFINE_TO='" + dir + "," + dir + "/gone'").json();
+  CHECK(grade(missing, "landlock") == "trouble");
+  CHECK(Contains(text(missing))(dir + "/gone is no directory"));
   // What counts is the place that a link leads to.
   std::filesystem::create_directory_symlink(place.directory.path(), dir + "/out");
   for (const std::string& other : {place.directory.file("other"), dir + "/out/other", dir + "2"}) {
