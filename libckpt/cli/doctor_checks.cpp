@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -224,7 +225,13 @@ Finding check_program(const Options& options) {
   return {"program", Grade::trouble, program + " cannot be run", "correct daemon_path"};
 }
 
-Finding check_daemon(const Options& options, std::optional<pid_t>& running) {
+// Running: the daemon of this user, as far as it answers.
+struct Running {
+  std::optional<pid_t> pid;  // 0: unknown. None: none runs.
+  std::vector<std::string> confined_to;
+};
+
+Finding check_daemon(const Options& options, Running& running) {
   const auto answer = ask_daemon(options.runtime_dir, wire::control::AskStatus{}, answer_time);
   if (!answer) {
     const Errc code = answer.error().code();
@@ -234,11 +241,12 @@ Finding check_daemon(const Options& options, std::optional<pid_t>& running) {
         "daemon", Grade::trouble, answer.error().message(),
         code == Errc::invalid_argument ? "use a directory of mode 0700 that is yours alone" : ""};
   }
-  running = 0;  // It runs, even if it does not answer well.
+  running.pid = 0;  // It runs, even if it does not answer well.
   const auto status = parse_answer(*answer);
   if (!status) return {"daemon", Grade::trouble, status.error().message(), ""};
   const Json daemon = object_in(*status, "daemon");
-  running = static_cast<pid_t>(count_in(daemon, "pid"));
+  running.pid = static_cast<pid_t>(count_in(daemon, "pid"));
+  running.confined_to = texts_in(daemon, "confined_to");
   const Json memory = object_in(*status, "memory");
   return {"daemon", Grade::good,
           fmt::format("ckptd {}, pid {}, in {}; its budget is {}, of which {} is used",
@@ -279,35 +287,83 @@ std::optional<Finding> check_environment(const Options& options, std::optional<p
                  "the trainer's environment"};
 }
 
-// For those who would confine the daemon from outside; it does not do so itself.
-Finding check_landlock() {
+// Nothing: it lies below one of them, or is a bucket.
+std::string find_outside(Workplace& workplace, const Options& options,
+                         const std::vector<std::string>& confined_to) {
+  const auto places = storage::parse_places(options.dir);
+  if (!places || places->first.empty()) return {};
+  const auto real = [](const std::string& path) {
+    std::error_code ignored;
+    return std::filesystem::weakly_canonical(path, ignored).string() + "/";
+  };
+  for (const std::string& place : places->directories()) {
+    if (workplace.files().objects(place) != nullptr) continue;
+    const bool is_inside =
+        std::ranges::any_of(confined_to, [&, here = real(place)](const std::string& directory) {
+          return here.starts_with(real(directory));
+        });
+    if (!is_inside) return place;
+  }
+  return {};
+}
+
+// The daemon that runs counts, else the one that a trainer would start.
+Finding check_landlock(Workplace& workplace, const Options& options, const Running& running) {
   const int version = os::landlock_version();
-  return {"landlock", Grade::good,
-          version > 0
-              ? fmt::format("the kernel has version {}; the daemon does not use it", version)
-              : "the kernel has none; the daemon does not use it",
-          ""};
+  std::string text = version > 0 ? fmt::format("the kernel has version {}", version)
+                                 : std::string("the kernel has none, or it is switched off");
+  if (options.embedded) return {"landlock", Grade::good, text, ""};
+  const bool runs = running.pid.has_value();
+  std::vector<std::string> confined_to = running.confined_to;
+  const auto wanted = daemon::parse_directories(daemon_as_started(options).options.confine_to);
+  if (!runs && wanted) confined_to = *wanted;
+  if (confined_to.empty())
+    return {
+        "landlock", Grade::good,
+        text + (runs ? "; the daemon is not confined" : "; a daemon here would not be confined"),
+        ""};
+  text += fmt::format("; {} changes files only below {}",
+                      runs ? "the daemon" : "a daemon that is started here",
+                      fmt::join(confined_to, ", "));
+  if (!runs && version < os::landlock_version_wanted)
+    return {"landlock", Grade::trouble, text,
+            fmt::format("it would not start, since it takes version {} (Linux 5.19): unset "
+                        "LIBCKPT_CONFINE_TO",
+                        os::landlock_version_wanted)};
+  for (const std::string& directory : confined_to) {
+    std::error_code ignored;
+    if (!runs && !std::filesystem::is_directory(directory, ignored))
+      return {"landlock", Grade::trouble,
+              fmt::format("{}, and {} is no directory", text, directory),
+              "make it, or correct LIBCKPT_CONFINE_TO: it must be there when the daemon starts"};
+  }
+  const std::string outside = find_outside(workplace, options, confined_to);
+  if (outside.empty()) return {"landlock", Grade::good, text, ""};
+  return {"landlock", Grade::trouble, fmt::format("{}, and {} lies outside", text, outside),
+          "name it, or a directory above, in LIBCKPT_CONFINE_TO and start the daemon anew, or "
+          "correct the option dir"};
 }
 
 }  // namespace
 
 std::vector<Finding> examine(const Options& options) {
   Workplace workplace;
-  std::optional<pid_t> running;  // The daemon's process; 0: unknown.
+  Running running;
   std::vector<Finding> findings;
   findings.push_back(check_daemon(options, running));
   findings.push_back(check_program(options));
-  findings.push_back(check_cgroup(options, running));
-  if (auto finding = check_environment(options, running)) findings.push_back(std::move(*finding));
+  findings.push_back(check_cgroup(options, running.pid));
+  if (auto finding = check_environment(options, running.pid))
+    findings.push_back(std::move(*finding));
   findings.push_back(check_memory(options));
   findings.push_back(check_locked_memory());
   findings.push_back(check_descriptors());
   findings.push_back(check_io_uring());
-  findings.push_back(check_landlock());
+  findings.push_back(check_landlock(workplace, options, running));
   for (Finding& finding : check_storage(workplace, options)) findings.push_back(std::move(finding));
   findings.push_back(check_log(options));
   findings.push_back(check_secret(options));
-  findings.push_back(check_port(workplace, options, running.has_value()));
+  findings.push_back(check_port(workplace, options, running.pid.has_value()));
   return findings;
 }
 

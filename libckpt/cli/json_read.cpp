@@ -55,6 +55,16 @@ std::vector<std::uint64_t> counts_in(const Json& object, const char* member) {
   return counts;
 }
 
+std::vector<std::string> texts_in(const Json& object, const char* member) {
+  std::vector<std::string> texts;
+  const Json& value = member_of(object, member);
+  if (!value.is_array()) return texts;
+  for (const Json& element : value) {
+    if (element.is_string()) texts.push_back(element.get<std::string>());
+  }
+  return texts;
+}
+
 Json object_in(const Json& object, const char* member) {
   const Json& value = member_of(object, member);
   return value.is_object() ? value : Json::object();

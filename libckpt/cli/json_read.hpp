@@ -17,6 +17,7 @@ bool flag_in(const Json& object, const char* member);
 std::uint64_t count_in(const Json& object, const char* member);  // 0 if it is missing.
 Json list_in(const Json& object, const char* member);            // Objects only.
 std::vector<std::uint64_t> counts_in(const Json& object, const char* member);
+std::vector<std::string> texts_in(const Json& object, const char* member);
 Json object_in(const Json& object, const char* member);
 
 }  // namespace ckpt::cli

@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "base/log.hpp"
+#include "base/variables.hpp"
 #include "bucket/bucket_path.hpp"
 #include "client/deadline.hpp"
 #include "client/option_fields.hpp"
@@ -49,7 +50,7 @@ struct Resolved {
 constexpr std::string_view python_option = "raise_on_error";
 
 std::string environment_name(std::string_view option) {
-  std::string name = "LIBCKPT_";
+  std::string name(variable_prefix);
   for (const char letter : option)
     name += static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
   return name;
@@ -170,40 +171,17 @@ Status complete(Options& options) {
   return {};
 }
 
-// Variables of the daemon, the logs, Python and the tests' kill points: ours, but not options.
-constexpr std::string_view other_variables[] = {"CONFIG",
-                                                "LOG_LEVEL",
-                                                "DEBUG",
-                                                "LISTEN",
-                                                "IDLE_LIMIT",
-                                                "JOB_IDLE_LIMIT",
-                                                "STOP_DEADLINE",
-                                                "FOREGROUND",
-                                                "NICE",
-                                                "ALL_CORES",
-                                                "POINTS",
-                                                "POINTS_LOG",
-                                                "FLUSH_STALLED_AFTER",
-                                                "POINTS_RELEASE",
-                                                "DAEMON_LOG_FILE",
-                                                "DAEMON_CONFIG",
-                                                "FAILURE_DOMAIN",
-                                                "RAISE_ON_ERROR"};
-
 // Otherwise a misspelt option would silently stay unset.
 void warn_of_unknown_variables() {
-  constexpr std::string_view prefix = "LIBCKPT_";
   for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
     const std::string_view text(*variable);
-    if (!text.starts_with(prefix)) continue;
-    const std::string_view name = text.substr(0, text.find('=')).substr(prefix.size());
-    const bool is_other = std::ranges::find(other_variables, name) != std::end(other_variables);
+    const std::string_view name = text.substr(0, text.find('='));
+    if (!name.starts_with(variable_prefix) || is_known_variable(name)) continue;
     const auto is_it = [&](const OptionField& field) {
-      return environment_name(field.name).substr(prefix.size()) == name;
+      return environment_name(field.name) == name;
     };
-    if (is_other || std::ranges::any_of(client::option_fields(), is_it)) continue;
-    log_warning("environment {}{}: there is no such option; `ckpt doctor` lists them", prefix,
-                name);
+    if (std::ranges::any_of(client::option_fields(), is_it)) continue;
+    log_warning("environment {}: there is no such option; `ckpt doctor` lists them", name);
   }
 }
 

@@ -26,6 +26,7 @@
 #include "base/log.hpp"
 #include "base/random.hpp"
 #include "bucket/any_file_system.hpp"
+#include "daemon/confinement.hpp"
 #include "daemon/ready_file.hpp"
 #include "os/cores.hpp"
 #include "os/limits.hpp"
@@ -99,6 +100,11 @@ bucket::BucketUse bucket_use(Clock& clock) {
   return use;
 }
 
+std::unique_ptr<os::FileSystem> make_disk(const std::vector<os::ConfinedTo>& confined) {
+  auto disk = os::make_file_system();
+  return confined.empty() ? std::move(disk) : os::explain_confinement(std::move(disk), confined);
+}
+
 LogLevel level_named(const std::string& name) {
   if (name == "debug") return LogLevel::debug;
   if (name == "warning") return LogLevel::warning;
@@ -123,29 +129,32 @@ Result<std::unique_ptr<Daemon>> Daemon::open(DaemonOptions options) {
     return fail(Errc::invalid_argument,
                 "choose a memory budget: the available memory cannot be read; name a size with "
                 "--memory-budget");
-  // Before any thread exists, since threads inherit both.
+  // Before any thread exists, since threads inherit all three.
   if (const Status gave_way = os::give_way(options.nice); !gave_way)
     log_warning("the daemon may slow down training: {}", gave_way.error().message());
   if (options.all_cores) {
     if (const Status widened = os::use_all_cores(); !widened)
       log_warning("the daemon stays on the cores it was started on: {}", widened.error().message());
   }
+  CKPT_TRY(Confined confined, confine(options));
   // Step 2.
   std::unique_ptr<Daemon> daemon(
-      new Daemon(std::move(options), std::move(directory), std::move(lock)));
+      new Daemon(std::move(options), std::move(confined), std::move(directory), std::move(lock)));
   CKPT_CHECK(daemon->start());
   return daemon;
 }
 
-Daemon::Daemon(DaemonOptions options, os::RuntimeDirectory directory, os::LockFile lock)
+Daemon::Daemon(DaemonOptions options, Confined confined, os::RuntimeDirectory directory,
+               os::LockFile lock)
     : options_(std::move(options)),
+      confined_(std::move(confined)),
       directory_(std::move(directory)),
       lock_(std::move(lock)),
       context_(1),
       signals_(context_, SIGTERM, SIGINT),
       clock_(make_system_clock(context_.get_executor())),
       memory_(memory_options()),
-      files_(bucket::with_buckets(os::make_file_system(), *clock_, os::DiskPriority::background,
+      files_(bucket::with_buckets(make_disk(confined_), *clock_, os::DiskPriority::background,
                                   bucket_use(*clock_))),
       hash_threads_(std::make_unique<os::HashThreads>()),
       network_(context_.get_executor(), *clock_),
@@ -259,8 +268,12 @@ DetachedTask Daemon::stay_reachable() {
     if (again) {
       log_warning("{} was removed; made again", directory_.socket());
     } else if (complaint.may_speak()) {
-      log_error("{} was removed, and nobody can reach this daemon; tried again: {}",
-                directory_.socket(), again.error().message());
+      const bool is_refused = again.error().cause() == std::errc::permission_denied;
+      log_error("{} was removed, and nobody can reach this daemon; tried again: {}{}",
+                directory_.socket(), again.error().message(),
+                is_refused && !confined_.empty()
+                    ? "; --confine-to must name the directory above for that, too"
+                    : "");
     }
   }
 }
@@ -351,13 +364,16 @@ Task<std::string> Daemon::stop(Duration deadline, bool flush) {
 std::string Daemon::status_json() const {
   auto json = nlohmann::ordered_json::parse(engine_->status_json(), nullptr, false);
   const auto up = std::chrono::duration_cast<std::chrono::seconds>(clock_->now() - started_at_);
+  std::vector<std::string> confined_to;
+  for (const os::ConfinedTo& named : confined_) confined_to.push_back(named.path);
   json["daemon"] = {{"pid", ::getpid()},
                     {"version", CKPT_VERSION_STRING},
                     {"runtime_dir", directory_.path()},
                     {"log_file", options_.log_file},
                     {"listen", options_.listen},
                     {"up_seconds", up.count()},
-                    {"is_ending", is_ending_}};
+                    {"is_ending", is_ending_},
+                    {"confined_to", confined_to}};
   return json.dump(2);
 }
 

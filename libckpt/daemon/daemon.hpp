@@ -15,6 +15,7 @@
 #include "daemon/control_server.hpp"
 #include "daemon/daemon_options.hpp"
 #include "daemon/line_thread.hpp"
+#include "os/confined_file_system.hpp"
 #include "os/hash_threads.hpp"
 #include "wire/tcp_network.hpp"
 
@@ -22,7 +23,9 @@ namespace ckpt::daemon {
 
 class Daemon final : private DaemonControl {
  public:
-  // Errors: unavailable (a daemon runs in this directory already), invalid_argument, io.
+  // With --confine-to it restricts this process for good.
+  // Errors: unavailable (a daemon runs in this directory already), invalid_argument, io, and those
+  // of confine().
   static Result<std::unique_ptr<Daemon>> open(DaemonOptions options);
   ~Daemon() override;
 
@@ -30,7 +33,9 @@ class Daemon final : private DaemonControl {
   Status run();
 
  private:
-  Daemon(DaemonOptions options, os::RuntimeDirectory directory, os::LockFile lock);
+  using Confined = std::vector<os::ConfinedTo>;
+  Daemon(DaemonOptions options, Confined confined, os::RuntimeDirectory directory,
+         os::LockFile lock);
 
   Status start();
   void take_apart();
@@ -50,6 +55,7 @@ class Daemon final : private DaemonControl {
   DetachedTask take_leave();
 
   DaemonOptions options_;
+  Confined confined_;  // Empty: it may change files anywhere.
   os::RuntimeDirectory directory_;
   os::LockFile lock_;
 

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/units.hpp"
+#include "base/variables.hpp"
 #include "os/small_file.hpp"
 #include "wire/address.hpp"
 
@@ -42,6 +43,12 @@ Result<std::uint64_t> parse_with_unit(const std::string& text, const Units& unit
   return value * found->second;
 }
 
+std::string trimmed(std::string text) {
+  const auto begin = text.find_first_not_of(' ');
+  if (begin == std::string::npos) return {};
+  return text.substr(begin, text.find_last_not_of(' ') - begin + 1);
+}
+
 // Works as a check of CLI11: an empty result is success.
 template <class Parse>
 std::string check(const std::string& text, Parse parse) {
@@ -63,40 +70,32 @@ struct Texts {
               flush_stalled_after = "1min", verify_every = "10min";
 };
 
-struct Flag {
-  const char* name;
-  const char* environment;
-};
-constexpr Flag flags[] = {
-    {"--config", "LIBCKPT_DAEMON_CONFIG"},
-    {"--runtime-dir", "LIBCKPT_RUNTIME_DIR"},
-    {"--memory-budget", "LIBCKPT_MEMORY_BUDGET"},
-    {"--listen", "LIBCKPT_LISTEN"},
-    {"--idle-limit", "LIBCKPT_IDLE_LIMIT"},
-    {"--job-idle-limit", "LIBCKPT_JOB_IDLE_LIMIT"},
-    {"--stop-deadline", "LIBCKPT_STOP_DEADLINE"},
-    {"--nice", "LIBCKPT_NICE"},
-    {"--flush-stalled-after", "LIBCKPT_FLUSH_STALLED_AFTER"},
-    {"--verify-every", "LIBCKPT_VERIFY_EVERY"},
-    {"--verify-stored", "LIBCKPT_VERIFY_STORED"},
-    {"--require-mount", "LIBCKPT_REQUIRE_MOUNT"},
-    {"--all-cores", "LIBCKPT_ALL_CORES"},
-    {"--log-file", "LIBCKPT_DAEMON_LOG_FILE"},
-    {"--log-level", "LIBCKPT_LOG_LEVEL"},
-    {"--foreground", "LIBCKPT_FOREGROUND"},
-};
-
 // In CLI11 the file would beat the environment. So the environment is passed as flags before the
 // real ones: flags beat the file, and later flags beat earlier ones.
 std::vector<std::string> with_environment(int count, const char* const* arguments) {
   std::vector<std::string> all;
-  for (const Flag& flag : flags) {
-    const char* value = std::getenv(flag.environment);
+  for (const DaemonFlag& flag : daemon_flags) {
+    const char* value = std::getenv(flag.variable);
     if (value != nullptr && *value != '\0') all.push_back(std::string(flag.name) + "=" + value);
   }
   for (int index = 1; index < count; ++index) all.emplace_back(arguments[index]);
   std::reverse(all.begin(), all.end());  // The order that CLI11 wants.
   return all;
+}
+
+void add_config_file(CLI::App& app) {
+  // CLI11 takes an unreadable file for an empty one, and would block on a FIFO.
+  const CLI::Validator readable(
+      [](std::string& path) {
+        return check(path, [](const std::string& it) { return os::read_file(it, MiB); });
+      },
+      "");
+  // With its own separator it would divide values at blanks and commas, and take the last part.
+  app.get_config_formatter_base()->arrayDelimiter('\0');
+  app.set_config("--config", "", "Reads options from a file: name = value")
+      ->take_last()
+      ->check(readable)
+      ->type_name("FILE");
 }
 
 void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
@@ -105,17 +104,10 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
                                 "DURATION");
   const CLI::Validator address([](std::string& text) { return check(text, wire::Address::parse); },
                                "HOST:PORT");
-  // CLI11 takes an unreadable file for an empty one, and would block on a FIFO.
-  const CLI::Validator readable(
-      [](std::string& path) {
-        return check(path, [](const std::string& it) { return os::read_file(it, MiB); });
-      },
-      "");
+  const CLI::Validator directories([](std::string& text) { return check(text, parse_directories); },
+                                   "DIR[,DIR...]");
   app.option_defaults()->take_last();
-  app.set_config("--config", "", "Reads options from a file: name = value")
-      ->take_last()
-      ->check(readable)
-      ->type_name("FILE");
+  add_config_file(app);
   app.add_option("--runtime-dir", options.runtime_dir, "Directory of socket, lock and log");
   app.add_option("--memory-budget", texts.memory_budget,
                  "Memory for Slots, such as 64GiB; 0: half of the available memory")
@@ -145,6 +137,11 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
   app.add_flag("--require-mount", options.require_mount,
                "Refuses a job's directory on the root file system, as below a mount point where "
                "nothing is mounted");
+  app.add_option(
+         "--confine-to", options.confine_to,
+         "The kernel (Landlock) lets it change files only below these directories, and its own "
+         "in the runtime directory")
+      ->check(directories);
   app.add_option("--stop-deadline", texts.stop_deadline, "Time limit of the flush at SIGTERM")
       ->check(duration)
       ->capture_default_str();
@@ -162,7 +159,8 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
   app.add_flag("--foreground", options.foreground, "Logs to standard error");
 
   std::string names = "\nFlags beat the environment, which beats the file:\n";
-  for (const Flag& flag : flags) names += fmt::format("  {:<22} {}\n", flag.name, flag.environment);
+  for (const DaemonFlag& flag : daemon_flags)
+    names += fmt::format("  {:<22} {}\n", flag.name, flag.variable);
   app.footer(names);
 }
 
@@ -181,6 +179,25 @@ Result<milliseconds> parse_duration(const std::string& text) {
   // Keeps sums with the current time within 64-bit nanoseconds.
   constexpr std::uint64_t longest = 100ull * 365 * 86'400'000;
   return milliseconds(std::min(count, longest));
+}
+
+Result<std::vector<std::string>> parse_directories(const std::string& text) {
+  std::vector<std::string> directories;
+  if (text.empty()) return directories;
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    std::string directory = trimmed(text.substr(begin, end - begin));
+    while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
+    if (directory.empty() || directory.front() != '/')
+      return fail(Errc::invalid_argument,
+                  fmt::format("\"{}\" is not like /ckpt or /ckpt,/scratch/ckpt", text));
+    if (directory == "/")
+      return fail(Errc::invalid_argument, "/ is everything, and confines nothing");
+    directories.push_back(std::move(directory));
+    begin = end + 1;
+  }
+  return directories;
 }
 
 Parsed parse_arguments(int count, const char* const* arguments) {
@@ -224,6 +241,7 @@ std::vector<std::string> describe(const DaemonOptions& options) {
       "verify_every=" + seconds(options.verify_every),
       fmt::format("verify_stored={}", options.verify_stored),
       fmt::format("require_mount={}", options.require_mount),
+      "confine_to=" + (options.confine_to.empty() ? "(nothing)" : options.confine_to),
       "stop_deadline=" + seconds(options.stop_deadline),
       fmt::format("nice={}", options.nice),
       fmt::format("all_cores={}", options.all_cores),

@@ -20,6 +20,8 @@ struct DaemonOptions {
   std::chrono::milliseconds verify_every = std::chrono::minutes(10);  // 0: never.
   bool verify_stored = false;
   bool require_mount = false;
+  std::string
+      confine_to;  // Directories, with commas: files change only below them. Empty: anywhere.
   std::chrono::milliseconds stop_deadline = std::chrono::minutes(5);  // For the flush at SIGTERM.
   int nice = 10;           // Between 0 and 19: training goes first.
   bool all_cores = false;  // Also those outside of the set it was started on.
@@ -40,6 +42,8 @@ Parsed parse_arguments(int count, const char* const* arguments);
 // "64GiB" and "1048576"; "2h", "15min", "90s", "250ms". Errors: invalid_argument.
 Result<std::uint64_t> parse_bytes(const std::string& text);
 Result<std::chrono::milliseconds> parse_duration(const std::string& text);
+// "/a,/b", with blanks around the comma; none for an empty text. Errors: invalid_argument.
+Result<std::vector<std::string>> parse_directories(const std::string& text);
 
 // Every effective value, one per line, for the log at the start.
 std::vector<std::string> describe(const DaemonOptions& options);

@@ -89,12 +89,9 @@ json if_node_died(const agree::Survival& survival, Step newest, const agree::His
   return loss;
 }
 
-// A restore has met damage in the step. While the other steps on storage are not known, it says too
-// little of what is left.
-bool is_known_damaged(const agree::ClusterView& view, const std::optional<format::StepId>& at) {
-  if (!at || !view.published) return false;
-  const agree::DamagedShards damaged = agree::damaged_shards(view);
-  const auto found = damaged.find(*at);
+// A restore has met damage in what storage has of the step.
+bool is_damaged_there(const agree::DamagedShards& damaged, format::StepId at) {
+  const auto found = damaged.find(at);
   return found != damaged.end() && std::ranges::any_of(found->second, [](const auto& shard) {
            return shard.second != Errc::io;
          });
@@ -133,10 +130,12 @@ json steps_of(const agree::ClusterView& view, const agree::History& history,
   steps.insert(published.begin(), published.end());
 
   const std::size_t needed = agree::required_copies(view);
+  const agree::DamagedShards damaged = agree::damaged_shards(view);
   json list = json::array();
   for (const format::StepId& at : steps) {
     const StepHeld in_memory = held(view, at);
-    const bool is_durable = published.contains(at);
+    const bool is_damaged = is_damaged_there(damaged, at);
+    const bool is_durable = published.contains(at) && !is_damaged;
     const char* level = "partial";
     if (in_memory.copies > 0) level = "captured";
     if (needed > 1 && in_memory.copies >= needed) level = "replicated";
@@ -148,6 +147,7 @@ json steps_of(const agree::ClusterView& view, const agree::History& history,
                     {"ranks_in_memory", in_memory.ranks},
                     {"copies", in_memory.copies},
                     {"on_storage", is_durable},
+                    {"damaged_there", is_damaged},
                     {"abandoned", agree::is_fenced(history, at)}});
   }
   return list;
@@ -372,7 +372,9 @@ json Job::status() const {
   if (peers_.is_coordinator()) {
     status["ranks_missing"] = ranks_missing(seen);
     const Step newest = newest_step(seen);
-    const bool is_damaged = is_known_damaged(seen, durable);
+    // While the other steps on storage are not known, damage says too little of what is left.
+    const bool is_damaged =
+        durable && seen.published && is_damaged_there(agree::damaged_shards(seen), *durable);
     for (const agree::Survival& survival : agree::votes_without_each(seen, rules)) {
       json loss = if_node_died(survival, newest, history, durable, is_damaged);
       // Steps that it had not saved at its end are no loss of any node's.

@@ -412,7 +412,9 @@ Task<void> JobStorage::keep_marker() {
 asio::awaitable<void> JobStorage::note_mounted() {
   if (site().objects() != nullptr) co_return;
   const auto there = co_await storage::mounted_at(site());
-  if (there) mounted_ = *there;
+  // If it was unmounted since the marker was read, that was the directory below the mount point.
+  const auto marker = co_await storage::read_run_marker(site());
+  if (there && marker && marker->run == stored_.run) mounted_ = *there;
 }
 
 // In the first place. The copy in a second one stays as it is.

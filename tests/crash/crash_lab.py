@@ -67,6 +67,7 @@ class Lab:
         os.mkdir(self.dir)
         self.processes = []
         self.started = 0
+        self.settings = {}  # More of the environment of all programs.
         self.gpu = None  # Settings of the next trainers' stand-in driver; None: no GPU.
 
     def __enter__(self):
@@ -92,6 +93,7 @@ class Lab:
         given["LIBCKPT_POINTS_LOG"] = self.tools.points_log
         if points:
             given["LIBCKPT_POINTS"] = points
+        given.update(self.settings)
         return given
 
     def spawn(self, command, environment, name):

@@ -36,9 +36,15 @@ def run(*command):
 
 
 def prepare():
+    if not os.path.exists("/dev/loop-control"):
+        return "mounting an image needs a loop device"
+    return start_in_own_mounts()
+
+
+def start_in_own_mounts():
     """Starts this program anew with mounts of its own, which end with it. Or why that cannot be."""
-    if os.geteuid() != 0 or not os.path.exists("/dev/loop-control"):
-        return "mounting an image needs root and a loop device"
+    if os.geteuid() != 0:
+        return "mounting needs root"
     if IN_OWN_MOUNTS not in os.environ:
         os.environ[IN_OWN_MOUNTS] = "yes"
         sys.stdout.flush()

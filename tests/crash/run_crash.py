@@ -4,7 +4,7 @@
   run_crash.py SCENARIO --bin DIR --trainer FILE --sources DIR
                [--seed N] [--kills N] [--only LABEL] [--lanes N] [--sanitized]
 
-SCENARIO: labels, random, zombies, leaks, daemons, strangers, power, sharing or gpu.
+SCENARIO: labels, random, zombies, leaks, daemons, strangers, power, sharing, confined or gpu.
 
 A failure prints the seed, the label and where the logs lie; exit code 1.
 """
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 
+import crash_confined
 import crash_daemons
 import crash_gpu
 import crash_labels
@@ -32,7 +33,8 @@ from crash_lab import Failure
 
 SCENARIOS = {"labels": crash_labels, "random": crash_random, "zombies": crash_zombies,
              "leaks": crash_leaks, "daemons": crash_daemons, "strangers": crash_strangers,
-             "gpu": crash_gpu, "power": crash_power, "sharing": crash_sharing}
+             "gpu": crash_gpu, "power": crash_power, "sharing": crash_sharing,
+             "confined": crash_confined}
 SKIPPED = 77  # What ctest takes for "skipped".
 SLOW_SECONDS = 30  # Said, not failed: the machine may be busy.
 

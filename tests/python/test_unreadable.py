@@ -91,7 +91,10 @@ def test_what_was_repaired_is_restored_by_the_same_daemon(directory, tmp_path, c
         flip(step)
     told = run(sys.executable, "-c", TRAINER, directory, code=3)
     assert "2 checkpoints on storage are damaged" in told
-    assert "nothing could be restored: what is stored is damaged" in ckpt("status", status=1)
+    status = ckpt("status", status=1)
+    assert "nothing could be restored: what is stored is damaged" in status
+    assert "on storage step 20 (timeline 1), DAMAGED" in status
+    assert " yes" not in status.split("ON STORAGE")[1].split("SLOT OF")[0]
     ckpt("verify", "--repair", directory, "--from", copy)
     assert job(dir=str(directory)).restore().step == 20
 

@@ -35,6 +35,10 @@ Result<std::vector<std::string>> components(const std::string& path) {
     const auto slash = rest.find('/');
     const std::string_view name = rest.substr(0, slash);
     rest = slash == std::string_view::npos ? std::string_view() : rest.substr(slash + 1);
+    if (name == "..") {  // No link is followed, so the name before is the directory below.
+      if (!names.empty()) names.pop_back();
+      continue;
+    }
     if (!name.empty() && name != ".") names.emplace_back(name);
   }
   names.insert(names.end(), parts.names.begin(), parts.names.end());

@@ -138,7 +138,7 @@ def options(tree):
     wanted = set()
     for path, pattern in (
             ("libckpt/client/option_fields.cpp", r"field<&Options::[^>]*>\(\"(\w+)\"\)"),
-            ("libckpt/daemon/daemon_options.cpp", r"\{\"(--[a-z-]+)\", \"LIBCKPT_")):
+            ("libckpt/base/variables.hpp", r"\{\"(--[a-z-]+)\", \"LIBCKPT_")):
         if tree.exists(path):
             wanted.update(re.findall(pattern, tree.text(path)))
     if not wanted:

@@ -24,6 +24,7 @@
 
 #include "base/units.hpp"
 #include "cli/cgroup.hpp"
+#include "os/landlock.hpp"
 #include "os/process.hpp"
 #include "os/runtime_directory.hpp"
 #include "os/small_file.hpp"
@@ -968,6 +969,44 @@ TEST_CASE("cli: doctor finds what will not work, and where options come from", "
                                     "LIBCKPT_NODES=A@192.0.2.1:7711,B@127.0.0.2:7711 "
                                     "LIBCKPT_WORLD_SIZE=2 LIBCKPT_NODE=A");
   CHECK(grade(elsewhere.json(), "port") == "trouble");
+}
+
+TEST_CASE("cli: doctor and status say where a confined daemon changes files", "[unit][cli]") {
+  if (os::landlock_version() < os::landlock_version_wanted) {
+    WARN("left out: this kernel has no Landlock of version 2");
+    return;
+  }
+  const Place place;
+  const std::string& dir = place.options.dir;
+  const std::string here = " --json --dir '" + dir + "/run'" + place.runtime();
+  const auto text = [](const nlohmann::json& told) { return member(told, "landlock", "text"); };
+  const std::string setting = "LIBCKPT_CONFINE_TO='" + dir + "'";
+  CHECK(Contains(text(place.ckpt("doctor" + here).json()))("would not be confined"));
+  const auto before = place.ckpt("doctor" + here, setting).json();
+  CHECK(grade(before, "landlock") == "good");
+  CHECK(Contains(text(before))("a daemon that is started here changes files only below " + dir));
+  const auto missing =
+      place.ckpt("doctor" + here, "LIBCKPT_CONFINE_TO='" + dir + "," + dir + "/gone'").json();
+  CHECK(grade(missing, "landlock") == "trouble");
+  CHECK(Contains(text(missing))(dir + "/gone is no directory"));
+  // What counts is the place that a link leads to.
+  std::filesystem::create_directory_symlink(place.directory.path(), dir + "/out");
+  for (const std::string& other : {place.directory.file("other"), dir + "/out/other", dir + "2"}) {
+    const auto outside =
+        place.ckpt("doctor --json --dir '" + other + "'" + place.runtime(), setting).json();
+    CHECK(grade(outside, "landlock") == "trouble");
+    CHECK(Contains(text(outside))(other + " lies outside"));
+  }
+
+  ::setenv("LIBCKPT_CONFINE_TO", dir.c_str(), 1);
+  Options options = place.options;
+  options.dir = dir + "/run";
+  const Trainer trainer(options);
+  ::unsetenv("LIBCKPT_CONFINE_TO");
+  const auto after = place.ckpt("doctor" + here).json();
+  CHECK(grade(after, "landlock") == "good");
+  CHECK(Contains(text(after))("the daemon changes files only below " + dir));
+  CHECK(Contains(place.ckpt("status" + place.runtime()).out)("changes files only below " + dir));
 }
 
 TEST_CASE("cli: doctor tries the port where the daemon would listen", "[unit][cli]") {

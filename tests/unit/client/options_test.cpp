@@ -10,10 +10,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "base/log.hpp"
+#include "base/variables.hpp"
 #include "client/option_fields.hpp"
 #include "client/option_text.hpp"
 #include "support/temporary_directory.hpp"
@@ -492,6 +495,44 @@ TEST_CASE("options: a variable that is misspelt is warned of, and stops nobody",
   REQUIRE(resolved);
   REQUIRE_THAT(warned, Contains("LIBCKPT_SAVE_MEM_INTERVALL: there is no such option"));
   REQUIRE_THAT(warned, !Contains("LIBCKPT_LOG_LEVEL") && !Contains("LIBCKPT_RANK"));
+}
+
+TEST_CASE("options: a variable that some part of libckpt reads is not warned of",
+          "[unit][client]") {
+  // Every name that stands alone between quotes in the sources.
+  std::set<std::string> read;
+  for (const char* folder : {"/libckpt", "/bindings"}) {
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(CKPT_SOURCE_DIR + std::string(folder))) {
+      const auto type = entry.path().extension();
+      if (type != ".cpp" && type != ".py") continue;
+      std::stringstream text;
+      text << std::ifstream(entry.path()).rdbuf();
+      const std::string content = text.str();
+      for (auto at = content.find("LIBCKPT_"); at != std::string::npos;
+           at = content.find("LIBCKPT_", at + 1)) {
+        const auto end = content.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789", at);
+        const std::string name = content.substr(at, end - at);
+        if (at > 0 && content[at - 1] == '"' && content[end] == '"' && name != variable_prefix)
+          read.insert(name);
+      }
+    }
+  }
+  CHECK(read.contains("LIBCKPT_S3_ADDRESSING"));
+  CHECK(read.contains("LIBCKPT_NCCL"));
+  Environment environment;
+  for (const DaemonFlag& flag : daemon_flags) read.insert(flag.variable);
+  read.erase("LIBCKPT_CONFIG");  // It is read, and is a name of a file.
+  for (const std::string& name : read) environment.set(name, "");
+  static std::string warned;
+  warned.clear();
+  Log::set_sink([](LogLevel level, std::string_view line) {
+    if (level == LogLevel::warning) warned += line;
+  });
+  const auto resolved = Options::resolve(minimal());
+  Log::set_sink(nullptr);
+  CHECK(resolved);
+  CHECK(warned.empty());
 }
 
 TEST_CASE("options: a configuration file that cannot be read is an error", "[unit][client]") {

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "base/units.hpp"
+#include "base/variables.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace ckpt::daemon {
@@ -64,6 +65,21 @@ TEST_CASE("daemon options: flags over environment over file over defaults", "[un
   const Environment budget("LIBCKPT_MEMORY_BUDGET", "2GiB");
   CHECK(parse({}).options.memory_budget == 2 * GiB);
   CHECK(parse({"--memory-budget", "3GiB"}).options.memory_budget == 3 * GiB);
+}
+
+TEST_CASE("daemon options: several directories are one value, wherever they are given",
+          "[unit][daemon]") {
+  const test::TemporaryDirectory directory;
+  const std::string file = directory.file("ckptd.conf");
+  std::ofstream(file) << "confine-to = /ckpt, /scratch/ckpt\n";
+  const Environment config("LIBCKPT_DAEMON_CONFIG", file.c_str());
+  CHECK(parse({}).options.confine_to == "/ckpt, /scratch/ckpt");
+  const Environment given("LIBCKPT_CONFINE_TO", "/a,/b");
+  CHECK(parse({}).options.confine_to == "/a,/b");
+  CHECK(parse({"--confine-to", "/c"}).options.confine_to == "/c");
+  const Environment wrong("LIBCKPT_CONFINE_TO", "run,/b");
+  CHECK(parse({}).exit_code == 2);
+  CHECK(contains(parse({}).text, "--confine-to: \"run,/b\""));
 }
 
 TEST_CASE("daemon options: wrong use is exit code 2 and says what is wrong", "[unit][daemon]") {
@@ -143,6 +159,19 @@ TEST_CASE("daemon options: help and version end well", "[unit][daemon]") {
   CHECK(contains(parse({"--version"}).text, "ckptd 0."));
 }
 
+TEST_CASE("daemon options: each can be given in the environment", "[unit][daemon]") {
+  const std::string help = parse({"--help"}).text;
+  std::size_t flags = 0;
+  for (auto at = help.find("\n  --"); at != std::string::npos; at = help.find("\n  --", at + 1)) {
+    const std::string name = help.substr(at + 3, help.find_first_of(" \n", at + 3) - at - 3);
+    INFO(name);
+    const auto is_it = [&](const DaemonFlag& flag) { return name == flag.name; };
+    CHECK((name == "--version" || std::ranges::any_of(daemon_flags, is_it)));
+    ++flags;
+  }
+  CHECK(flags >= 2 * daemon_flags.size());  // Each with its meaning, and with its variable.
+}
+
 TEST_CASE("daemon options: every effective value is logged at the start", "[unit][daemon]") {
   const auto lines = describe(parse({"--listen", "10.0.0.1:7711", "--nice", "7"}).options);
   const auto has = [&](const std::string& line) {
@@ -151,7 +180,8 @@ TEST_CASE("daemon options: every effective value is logged at the start", "[unit
   CHECK(has("listen=10.0.0.1:7711"));
   CHECK(has("idle_limit=7200s"));
   CHECK(has("nice=7"));
-  CHECK(lines.size() == 14);
+  CHECK(lines.size() == 15);
+  CHECK(has("confine_to=(nothing)"));
   CHECK(has("verify_every=600s"));
   CHECK(has("verify_stored=false"));
   CHECK(has("require_mount=false"));

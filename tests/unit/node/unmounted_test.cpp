@@ -39,6 +39,29 @@ TEST_CASE("unmounted: nothing is made below the mount point, and it is reported"
     CHECK(disk.exists(std::string("/scratch/job/step-00000000") + step + "/manifest.json"));
 }
 
+TEST_CASE("unmounted: in the moment in which the daemon looks where it is", "[unit][node]") {
+  const bool is_bind = GENERATE(true, false);
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.begin_and_store_two_steps();
+  rank.capture(Step{3});
+  bool has_marker = false, is_mounted = true;
+  disk.set_hook([&](std::string_view verb, const std::string& path) {
+    if (verb == "status" && has_marker && std::exchange(is_mounted, false))
+      disk.unmount("/scratch",
+                   is_bind ? test::MemoryDisk::Mounted::bind : test::MemoryDisk::Mounted::device);
+    has_marker = verb == "read" && path.ends_with(".libckpt/run.json");
+    return 0;
+  });
+  REQUIRE(rank.pass_until([&] { return !is_mounted; }));
+  rank.clock.advance(std::chrono::seconds(40));
+  CHECK_THAT(rank.notice.degraded, Contains("is it mounted?"));
+  CHECK(disk.tree().back() == "/scratch/");
+  disk.mount("/scratch");
+  CHECK(rank.pass_until([&] { return rank.durable == Step{3}; }));
+}
+
 TEST_CASE("unmounted: a trainer that starts again then makes nothing there either",
           "[unit][node]") {
   test::MemoryDisk disk(1);

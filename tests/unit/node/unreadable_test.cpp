@@ -38,6 +38,9 @@ struct Trainer : test::OneRank {
     REQUIRE(engine->call(session, control::AskRestore{1, step}));
     REQUIRE(pass_until([this] { return answer.has_value(); }));
   }
+  nlohmann::json steps() const {
+    return nlohmann::json::parse(engine->status_json())["jobs"][0]["steps"];
+  }
   nlohmann::json if_node_died() const {
     return nlohmann::json::parse(engine->status_json())["jobs"][0]["if_node_died"][0];
   }
@@ -138,6 +141,11 @@ TEST_CASE("damaged: what was repaired is restored by the next trainer", "[unit][
   const auto loss = trainer.if_node_died();
   CHECK(loss["resumes_from"].is_null());
   CHECK(loss["is_damaged"] == true);
+  // The newest: that was read. It is one truth with what is said of it above.
+  CHECK(trainer.steps()[0]["step"] == 2);
+  CHECK(trainer.steps()[0]["damaged_there"] == true);
+  CHECK(trainer.steps()[0]["on_storage"] == false);
+  CHECK(trainer.steps()[0]["level"] != "durable");
   restored = trainer.restore();  // Still damaged: found again.
   REQUIRE_FALSE(restored);
   CHECK(restored.error().code() == Errc::corruption);
@@ -148,6 +156,8 @@ TEST_CASE("damaged: what was repaired is restored by the next trainer", "[unit][
   REQUIRE((restored ? "" : restored.error().message()) == "");
   CHECK(*restored == Step{2});
   CHECK_FALSE(trainer.is_wrong);
+  CHECK(trainer.steps()[0]["damaged_there"] == false);
+  CHECK(trainer.steps()[0]["on_storage"] == true);
 }
 
 TEST_CASE("damaged: a restore that was cut short hands on what it found", "[unit][node]") {

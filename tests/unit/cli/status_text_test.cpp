@@ -1,0 +1,82 @@
+// Goal:   `ckpt status` says each thing once, and in one sense.
+// Method: answers of a daemon, written by hand, become text.
+#include "cli/status_text.hpp"
+
+#include <catch2/catch.hpp>
+
+using Catch::Contains;
+
+namespace ckpt::cli {
+namespace {
+
+// A job of one rank that has stored step 4.
+Json answer() {
+  return Json::parse(R"({
+    "daemon": {"version": "0.1.0", "pid": 7, "runtime_dir": "/run/x", "log_file": "/run/x/log",
+               "up_seconds": 5, "is_ending": false, "confined_to": []},
+    "memory": {"budget_bytes": 1048576, "used_bytes": 0},
+    "jobs": [{"job": "gpt2", "node": "A", "world_size": 1, "directory": "/ckpt/gpt2",
+              "committed": {"timeline": 1, "step": 4}, "durable": {"timeline": 1, "step": 4},
+              "storage_reached": true, "sees_all_nodes": true,
+              "copies_sent": {"bytes": 0, "bytes_unchanged": 0},
+              "flushed": {"bytes": 8388608, "bytes_shared": 0},
+              "steps": [{"timeline": 1, "step": 4, "level": "durable", "ranks_in_memory": 1,
+                         "copies": 1, "on_storage": true, "damaged_there": false}]}]})");
+}
+
+std::string line_with(const std::string& text, const std::string& part) {
+  const auto at = text.find(part);
+  if (at == std::string::npos) return "";
+  const auto begin = text.rfind('\n', at) + 1;
+  return text.substr(begin, text.find('\n', at) - begin);
+}
+
+}  // namespace
+
+TEST_CASE("status text: bytes that saves share are counted in a line, if there are any",
+          "[unit][cli]") {
+  Json status = answer();
+  CHECK_THAT(to_text(status), !Contains("saves:") && !Contains("copies:"));
+  status["jobs"][0]["flushed"]["bytes_shared"] = 25165824u;
+  CHECK(line_with(to_text(status), "saves:") ==
+        "  saves: 8.0 MiB written to storage, 24.0 MiB unchanged and shared");
+  CHECK_THAT(to_text(status), !Contains("copies:"));
+  status["jobs"][0]["copies_sent"] = {{"bytes", 4194304u}, {"bytes_unchanged", 1048576u}};
+  CHECK(line_with(to_text(status), "copies:") ==
+        "  copies: 4.0 MiB sent to peers, 1.0 MiB unchanged and not sent");
+}
+
+TEST_CASE("status text: a step that is damaged on storage is not said to be there", "[unit][cli]") {
+  Json status = answer();
+  CHECK_THAT(to_text(status), Contains("on storage step 4 (timeline 1)\n"));
+  CHECK_THAT(to_text(status), !Contains("DAMAGED"));
+  Json& step = status["jobs"][0]["steps"][0];
+  CHECK_THAT(line_with(to_text(status), "durable"), Contains("yes"));
+  step["damaged_there"] = true;
+  step["on_storage"] = false;
+  CHECK_THAT(to_text(status), Contains("on storage step 4 (timeline 1), DAMAGED\n"));
+  CHECK_THAT(line_with(to_text(status), "1 of 1"), Contains("DAMAGED") && !Contains("yes"));
+  step["timeline"] = 2;  // Another step of this number.
+  CHECK_THAT(to_text(status), Contains("on storage step 4 (timeline 1)\n"));
+}
+
+TEST_CASE("status text: a confined daemon's directories are named", "[unit][cli]") {
+  Json status = answer();
+  CHECK_THAT(to_text(status), !Contains("only below"));
+  status["daemon"]["confined_to"] = {"/ckpt", "/scratch"};
+  CHECK_THAT(to_text(status), Contains("\nchanges files only below /ckpt, /scratch\n"));
+}
+
+TEST_CASE("status text: a job that is degraded or lacks a trainer is trouble", "[unit][cli]") {
+  Json status = answer();
+  CHECK_FALSE(has_trouble(status));
+  status["jobs"][0]["degraded"] = "a node is away";
+  CHECK(has_trouble(status));
+  status["jobs"][0]["degraded"] = nullptr;
+  status["jobs"][0]["ranks_missing"] = {0u};
+  CHECK(has_trouble(status));
+  status["jobs"][0]["ended"] = true;
+  CHECK_FALSE(has_trouble(status));
+}
+
+}  // namespace ckpt::cli
