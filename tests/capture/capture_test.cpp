@@ -82,7 +82,7 @@ TEST_CASE("capture: a wait that is forgotten is seen, whichever it is", "[unit][
 
 TEST_CASE("capture: an error at any call of the driver is reported, and no wrong byte is",
           "[unit][capture]") {
-  require_reports_of_failed_calls(options_of(7));
+  require_reports_of_failed_calls(options_of(7), Second::alike);
 }
 
 TEST_CASE("capture: a copy that fails on the GPU ends the captures, and not the trainer",

@@ -105,7 +105,7 @@ TEST_CASE("gpu_check: an error at any call of the driver is reported, and no wro
   WorldOptions options = options_of(7, "eager=1");
   options.device.batch_bytes = 512 * KiB;
   options.device.batch_copies_max = 64;
-  require_reports_of_failed_calls(options);
+  require_reports_of_failed_calls(options, Second::other);
 }
 
 TEST_CASE("gpu_check: its memory is freed", "[unit][capture]") {

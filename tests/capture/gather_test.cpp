@@ -219,7 +219,7 @@ TEST_CASE("gather: where the kernel cannot be had, the copy engine copies all", 
 
 TEST_CASE("gather: an error at any call of the driver is reported, and no wrong byte is",
           "[unit][capture]") {
-  require_reports_of_failed_calls(options_of(7));
+  require_reports_of_failed_calls(options_of(7), Second::alike);
 }
 
 TEST_CASE("gather: a kernel that fails on the GPU ends the captures, and not the trainer",

@@ -297,7 +297,7 @@ TEST_CASE("skip: an error at any call of the driver is reported, and no wrong by
   options.device.batch_bytes = 512 * KiB;
   options.device.batch_copies_max = 64;
   options.slots = 1;
-  require_reports_of_failed_calls(options);
+  require_reports_of_failed_calls(options, Second::other);
 }
 
 TEST_CASE("skip: a kernel that fails on the GPU ends the captures, and not the trainer",

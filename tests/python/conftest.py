@@ -24,7 +24,8 @@ TRAINER_SECONDS_MAX = 180
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes more than ten seconds; left out by --quick")
-    config.pluginmanager.register(Verdicts(config.rootpath))
+    if not hasattr(config, "workerinput"):  # One of several workers: they report to the first one.
+        config.pluginmanager.register(Verdicts(config.rootpath))
 
 
 class Verdicts:

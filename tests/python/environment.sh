@@ -21,15 +21,16 @@ get_frameworks() {  # The same without the package: it needs no finished build.
   "has_$frameworks" || "install_$frameworks" || return 3
 }
 has_torch() {
-  has numpy safetensors pytest moto torch transformers accelerate deepspeed megatron.core \
+  has numpy safetensors pytest xdist moto torch transformers accelerate deepspeed megatron.core \
     lightning torchft torchtitan && have_torch=yes
 }
 install_torch() {
   echo "installing torch and the frameworks around it: 1.3 GB"
   # Torch first, and by its exact version: what comes after it must not fetch another build of it.
-  has numpy safetensors pytest || install numpy==2.4.6 safetensors==0.8.0 pytest || {
+  has numpy safetensors pytest xdist || install numpy==2.4.6 safetensors==0.8.0 pytest \
+    pytest-xdist==3.8.0 || {
     tail -n 5 "${python%/bin/*}/install.log"
-    echo "skipped python: numpy, safetensors and pytest cannot be installed here"
+    echo "skipped python: numpy, safetensors and pytest with xdist cannot be installed here"
     return 1
   }
   has torch || install torch==2.13.0 || echo "skipped python: torch cannot be installed here"
@@ -64,23 +65,24 @@ install_deepspeed() {  # Its own operations are compiled where one is used: by n
     DS_BUILD_OPS=0 DS_ACCELERATOR=cpu install --no-build-isolation --no-deps deepspeed==0.19.8
 }
 has_old_torch() {
-  has numpy safetensors pytest torch && have_torch=yes
+  has numpy safetensors pytest xdist torch && have_torch=yes
 }
 install_old_torch() {
   echo "installing torch 2.6: up to 5 GB, for it comes with CUDA"
-  install numpy==2.4.6 safetensors==0.8.0 pytest torch==2.6.0 && have_torch=yes || {
+  install numpy==2.4.6 safetensors==0.8.0 pytest pytest-xdist==3.8.0 torch==2.6.0 &&
+    have_torch=yes || {
     tail -n 5 "${python%/bin/*}/install.log"
     echo "skipped python: torch 2.6 cannot be installed here"
     return 1
   }
 }
 has_jax() {
-  has numpy safetensors pytest jax optax orbax.checkpoint levanter
+  has numpy safetensors pytest xdist jax optax orbax.checkpoint levanter
 }
 install_jax() {
   echo "installing JAX: 0.9 GB"
-  has jax || install numpy==2.4.6 safetensors==0.8.0 pytest jax==0.10.2 optax==0.2.8 \
-    orbax-checkpoint==0.12.8 || {
+  has xdist jax || install numpy==2.4.6 safetensors==0.8.0 pytest pytest-xdist==3.8.0 \
+    jax==0.10.2 optax==0.2.8 orbax-checkpoint==0.12.8 || {
     tail -n 5 "${python%/bin/*}/install.log"
     echo "skipped python: JAX cannot be installed here"
     return 1

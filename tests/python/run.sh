@@ -6,7 +6,8 @@
 # JAX has an environment of its own, without torch. --quick leaves out what is marked as slow.
 # --deep also runs the core's tests and those of DCP with the oldest torch. --twice: what failed is
 # run once more at the end, if it is no more than tests/suites.sh allows, and passes as "unsteady".
-# Arguments behind it go to pytest; with a path among them only that is run.
+# Arguments behind it go to pytest; with a path among them only that is run, one test at a time. All
+# of them run several at once: most wait for processes that wait.
 set -u
 cd "$(dirname "$0")/../.."
 . tests/suites.sh
@@ -16,6 +17,7 @@ shift
 arguments=()
 is_deep=""
 is_once=yes
+workers_max=4  # Each has PyTorch twice in memory, and starts ranks besides.
 while :; do
   case "${1:-}" in
     --quick) arguments=(-m "not slow") ;;
@@ -30,6 +32,8 @@ of_core=(tests/python/test_{arrays,blocks,capture,changes,copies,dcp,due}.py
   tests/python/test_{odd_items,optimizers,pickles,prepared,progress,scalers,streams}.py
   tests/python/test_{tensors,torch_loop,trees,wrapped_optimizers}.py)
 for_jax=(tests/python/test_jax*.py tests/python/test_levanter*.py)
+workers=$(nproc)
+at_once=(-n "$((workers < workers_max ? workers : workers_max))" --dist worksteal)
 failed=0
 is_broken=""  # Something else than a test has failed.
 lists=$(mktemp -d)  # Of the tests that failed: a file for each environment.
@@ -65,9 +69,9 @@ case " $*" in
   *" tests/python/test_jax"* | *" tests/python/test_levanter"*) run_in jax "$@" ;;
   *" tests/python"*) run_in torch "$@" ;;
   *)
-    run_in torch "${for_jax[@]/#/--ignore=}" tests/python "$@"
-    run_in jax "${for_jax[@]}" tests/python/test_{guides,stubs}.py "$@"
-    [ -z "$is_deep" ] || run_in old_torch "${of_core[@]}" "$@"
+    run_in torch "${at_once[@]}" "${for_jax[@]/#/--ignore=}" tests/python "$@"
+    run_in jax "${at_once[@]}" "${for_jax[@]}" tests/python/test_{guides,stubs}.py "$@"
+    [ -z "$is_deep" ] || run_in old_torch "${at_once[@]}" "${of_core[@]}" "$@"
     ;;
 esac
 if [ -z "$is_broken" ] && may_try_again "$(cat "$lists"/* 2>/dev/null | wc -l)"; then

@@ -107,7 +107,7 @@ def test_copies_are_compared_in_a_bucket_too(server, job, ckpt):
     assert ckpt("verify", DIR).count("good ") == 1
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_failing_requests_are_survived(server, job, ckpt, seed):
     draw = random.Random(seed)
 

@@ -61,7 +61,12 @@ VALUES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+def name_of(value):
+    """The same in all processes, as a set's own one is not."""
+    return f"set of {len(value)}" if isinstance(value, set) else repr(value)
+
+
+@pytest.mark.parametrize("value", VALUES, ids=name_of)
 def test_a_value_of_a_kind_that_is_known_comes_back(value):
     from libckpt.core import _items, _rebuild
 

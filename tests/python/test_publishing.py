@@ -9,7 +9,8 @@ import shutil
 
 import pytest
 
-from libckpt.core.files import _disk
+from libckpt import errors
+from libckpt.core.files import _disk, _publish_queue
 from libckpt.transformers._folders import Folders
 from libckpt.torch._published_sets import PublishedSets
 
@@ -163,3 +164,32 @@ def test_where_there_are_no_hard_links_files_are_copied(tmp_path, monkeypatch):
     (tmp_path / "a").write_text("x")
     _disk.link_or_copy(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b").read_text() == "x"
+
+
+class WaitedFor:
+    """A queue's session: the waits for its steps."""
+
+    def __init__(self, refuses):
+        self.refuses, self.waits = refuses, []
+
+    def wait(self, step, level, deadline):
+        assert 0 < deadline <= _publish_queue.COMMITTED_DEADLINE
+        self.waits.append((step, level))
+        if self.refuses:
+            raise errors.Unavailable("no")
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_save_that_waits_is_committed_before_the_next_one_begins(refuses):
+    """Else the newer one may be committed first, and go to storage in its place."""
+    queue = object.__new__(_publish_queue.PublishQueue)
+    queue.session, queue.waiting = WaitedFor(refuses), []
+    queue.is_ours = lambda: True
+    _publish_queue.settle_to(queue, 1, deadline=0)
+    assert queue.session.waits == []
+    queue.waiting.append(_publish_queue.Waiting(0, 7, None, None))
+    _publish_queue.settle_to(queue, 1, deadline=0)
+    assert queue.session.waits == [(7, "committed")]
+    queue.is_ours = lambda: False  # In a fork.
+    _publish_queue.settle_to(queue, 1, deadline=0)
+    assert len(queue.session.waits) == 1

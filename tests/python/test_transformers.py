@@ -151,7 +151,7 @@ def test_memory_in_mid_interval_keeps_what_the_next_log_adds_up(trainer, tmp_pat
     [
         ({"save_strategy": "no"}, []),
         ({"save_strategy": "epoch"}, [24, 30]),
-        ({"save_steps": 0.25}, [24, 30]),
+        pytest.param({"save_steps": 0.25}, [24, 30], marks=pytest.mark.slow),  # As an epoch.
         ({"save_total_limit": None, "save_steps": 10}, [10, 20, 30]),
         ({"save_only_model": True}, [25, 30]),
         ({"gradient_accumulation_steps": 2, "max_steps": 12}, [10, 12]),
@@ -261,7 +261,8 @@ BEST = {"eval_strategy": "steps", "eval_steps": 5, "metric_for_best_model": "los
         "learning_rate": 0.3, "save_total_limit": 1}  # fmt: skip
 
 
-@pytest.mark.parametrize("more", [{}, {"load_best_model_at_end": True}, {"save_strategy": "best"}])
+@pytest.mark.parametrize("more", [pytest.param({}, marks=pytest.mark.slow),
+                                  {"load_best_model_at_end": True}, {"save_strategy": "best"}])
 def test_the_best_checkpoint_is_tracked_and_kept(trainer, tmp_path, more):
     output, stock = tmp_path / "output", tmp_path / "stock"
     said = run(trainer, output, **BEST, **more).finish()

@@ -27,6 +27,7 @@ logger = logging.getLogger("libckpt")
 
 SLOT_DEADLINE = 120.0  # How long a save waits for memory.
 DURABLE_DEADLINE = 600.0
+COMMITTED_DEADLINE = 10.0  # Of a save before the next one: milliseconds, unless a rank is gone.
 SILENT_MAX = 10.0  # A longer wait is logged.
 FAILING_DEADLINE = 60.0  # For storage that fails, as on a full disk; not for slow storage.
 FAILED_DEADLINE = 1.0  # The same, of a save that begins when storage fails already.
@@ -226,6 +227,9 @@ def settle_to(queue, left, deadline=None):
         first = _first()  # None in a fork, whose copy of the queue is not its own.
         if first is None or not first.publish_first(max(0.0, ends - time.monotonic())):
             return
+    if queue.waiting and queue.is_ours():  # Once it is committed, it goes to storage.
+        with contextlib.suppress(errors.CheckpointError):
+            queue.session.wait(queue.waiting[0].step, "committed", COMMITTED_DEADLINE)
 
 
 def _first():
