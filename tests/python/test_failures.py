@@ -413,8 +413,14 @@ def test_a_save_that_begins_when_storage_fails_waits_for_a_second_only(tmp_path,
             waits.append(wait)
             return True
 
+        def close(self, deadline):
+            waits.append(deadline)
+
     session, queue.session = queue.session, Full()
     try:
+        queue.close()  # What did not come by now was given up.
+        assert waits == [_publish_queue.FAILED_DEADLINE]
+        waits.clear()
         queue.capture_as(100, {})
         health["degraded"] = "lost: B; steps get 1 of 2 copies"
         queue.capture_as(200, {})

@@ -187,7 +187,7 @@ class PublishQueue:
         if self in _queues:
             _queues.remove(self)
         with contextlib.suppress(errors.CheckpointError):
-            self.session.close()
+            self.session.close(min(self.patience(), EXIT_DEADLINE))
             for _, path in [] if leaves_steps else _storage.steps(self.directory):
                 shutil.rmtree(path, ignore_errors=True)
 
