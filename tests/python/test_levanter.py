@@ -286,6 +286,15 @@ def test_a_last_step_that_is_forced_after_it_came_fails_no_save(open_one, tmp_pa
     assert "training goes on" not in caplog.text
 
 
+def test_a_resume_says_that_there_is_no_folder(open_one, caplog):
+    checkpointer = open_one(None, [])
+    checkpointer.on_step(tree=state_of(1, mesh(4)), step=1)
+    checkpointer._memory.session.wait(1, "committed")
+    checkpointer.abandon()
+    assert is_of(open_one(None, []).load_or(state_of(0, mesh(4))), 1)
+    assert "resumes step 1 from own memory; there is no folder" in caplog.text
+
+
 def test_checkpoints_of_levanter_itself_are_named_where_they_are_newer(
     open_one, tmp_path, caplog
 ):
