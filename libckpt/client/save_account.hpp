@@ -11,6 +11,8 @@
 #include <ckpt/stats.hpp>
 #include <deque>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "base/log.hpp"
 #include "client/link_view.hpp"
@@ -20,8 +22,9 @@ namespace ckpt::client {
 
 class SaveAccount {
  public:
-  // `logs_saves`: a line per save goes to the log (rank 0).
-  explicit SaveAccount(bool logs_saves) : logs_saves_(logs_saves) {}
+  // `logged_job`: a line per save goes to the log (rank 0), under this name, since a process may
+  // have several jobs that count their steps apart. Empty: none does.
+  explicit SaveAccount(std::string logged_job) : logged_job_(std::move(logged_job)) {}
 
   // Measures the training thread inside save and guard.
   class HeldTime {
@@ -83,7 +86,7 @@ class SaveAccount {
     std::string why;
   };
 
-  const bool logs_saves_;
+  const std::string logged_job_;
   Stats stats_;
   std::uint64_t due_count_ = 0;
   std::deque<Started> starts_;               // The newest.

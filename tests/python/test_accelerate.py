@@ -196,10 +196,16 @@ def prepared(runtime, tmp_path, monkeypatch):
 
     yield make
     for state in states:
-        if state._memory is not None:
-            state._memory.session.abandon()
-            for sets in state._folders._sets.values():
-                sets._queue.close()
+        leave(state)
+
+
+def leave(state):
+    """As a death would."""
+    if state._memory is not None:
+        state._memory.session.abandon()
+        for sets in state._folders._sets.values():
+            sets._queue.close()
+        state._folders._sets.clear()
 
 
 def step(accelerator):
@@ -292,6 +298,59 @@ def test_load_state_without_a_folder_takes_memory_and_raises_where_there_is_noth
     assert torch.equal(accelerator._models[0].weight, weights)
     assert "resumes step 2 from own memory" in caplog.text
     accelerator.save_state()  # Under a number that is free.
+
+
+def test_a_folder_that_came_while_libckpt_was_off_is_newer_than_what_memory_has(
+    prepared, tmp_path, monkeypatch, caplog
+):
+    accelerator, state = prepared(limit=None)
+    step(accelerator)
+    accelerator.save_state()
+    assert state.capture(1)
+    state._memory.session.wait(1, "committed")
+    state.settle()
+    leave(state)
+    monkeypatch.setenv("LIBCKPT_DISABLE", "1")
+    accelerator, state = prepared(limit=None)
+    assert state.resume() == 0  # Stock's folders know no step, and the one of ours was of none.
+    step(accelerator)
+    weights = accelerator._models[0].weight.detach().clone()
+    accelerator.save_state()  # Under a number that is free.
+    assert folders(tmp_path / "project") == ["checkpoint_0", "checkpoint_1"]
+    monkeypatch.delenv("LIBCKPT_DISABLE")
+    accelerator, state = prepared(limit=None)
+    assert state.resume() == 0
+    assert torch.equal(accelerator._models[0].weight, weights)
+    assert "checkpoint_1, which is newer than step 1 in memory" in caplog.text
+    step(accelerator)
+    weights = accelerator._models[0].weight.detach().clone()
+    assert state.capture(2)
+    state._memory.session.wait(2, "committed")
+    leave(state)
+    accelerator, state = prepared(limit=None)
+    assert state.resume() == 2  # From here on memory is newer than that folder.
+    assert torch.equal(accelerator._models[0].weight, weights)
+
+
+def test_memory_of_the_last_update_is_better_than_a_folder_between_two(prepared, tmp_path):
+    """The folder lacks the gradients of the batches since then."""
+    accelerator, state = prepared()
+    accelerator.gradient_accumulation_steps = 2
+    for number in range(1, 4):
+        with accelerator.accumulate(accelerator._models[0]):
+            step(accelerator)
+        state.capture(number)
+    state._memory.session.wait(2, "committed")
+    accelerator.save_state()
+    state.settle()
+    leave(state)
+    accelerator, state = prepared()
+    assert state.resume() == 2
+    state._memory.session.start_fresh()
+    state._memory.session.close()  # Memory has nothing from here on.
+    leave(state)
+    accelerator, state = prepared()
+    assert state.resume() == 3
 
 
 def test_the_best_steps_stay_among_those_of_the_session(prepared, tmp_path):

@@ -120,6 +120,14 @@ def test_nothing_saved_is_not_found(job):
     assert session.restore_or({}, default=-1) == -1
 
 
+def test_a_directory_that_only_the_daemon_sees_is_named(job, tmp_path, caplog, monkeypatch):
+    """As in a container that has not mounted it, while the daemon has."""
+    session = job(dir=tmp_path / "dir")
+    monkeypatch.setattr(session._restorer._gather, "_directory", str(tmp_path / "not-mounted"))
+    assert session.restore_or({}, default=-1) == -1
+    assert "not-mounted: the daemon has opened this directory" in caplog.text
+
+
 def test_after_a_refused_restore_nothing_is_saved_until_told(job):
     with job("run", raise_on_error=True) as session:
         session.save(7, {"weight": torch.arange(8.0)})
@@ -413,8 +421,14 @@ def test_a_save_that_begins_when_storage_fails_waits_for_a_second_only(tmp_path,
             waits.append(wait)
             return True
 
+        def close(self, deadline):
+            waits.append(deadline)
+
     session, queue.session = queue.session, Full()
     try:
+        queue.close()  # What did not come by now was given up.
+        assert waits == [_publish_queue.FAILED_DEADLINE]
+        waits.clear()
         queue.capture_as(100, {})
         health["degraded"] = "lost: B; steps get 1 of 2 copies"
         queue.capture_as(200, {})

@@ -2,7 +2,8 @@
 computes what it would have computed: with libckpt.jax.Checkpointer and with Levanter's.
 
 Method: as in test_early_ends.py. Where there is more than one process, JAX itself takes SIGTERM for
-a notice, and a process that ends by an exception stays for the others. There they are killed only.
+a notice, and a process that ends by an exception stays for the others, as long as JAX is told. Most
+are killed only there.
 """
 
 import os
@@ -82,5 +83,15 @@ def test_a_training_of_jax(training, tmp_path, runtime, processes, launches):
     ends = early_ends.ENDS if processes == 1 else (early_ends.KILLED,)
     try:
         Story(door, processes, SEED, ends).tell(launches)
+    finally:
+        door.stop()
+
+
+@pytest.mark.slow  # The others wait in their next exchange until JAX ends all.
+def test_two_processes_of_which_one_raises(training, tmp_path, runtime, monkeypatch):
+    monkeypatch.setenv("SHUTDOWN_TIMEOUT", "15")
+    door = Door(training, 2, tmp_path, runtime)
+    try:
+        Story(door, 2, SEED, (early_ends.RAISES,)).tell(2)
     finally:
         door.stop()

@@ -274,6 +274,54 @@ def test_a_save_that_fails_raises_nothing_into_training(open_one, caplog):
     assert is_of(levanter.load_checkpoint(state_of(0, mesh(1)), checkpointer._base), 3)
 
 
+def test_a_last_step_that_is_forced_after_it_came_fails_no_save(open_one, tmp_path, caplog):
+    """As Levanter's Trainer calls its hooks."""
+    checkpointer = open_one(None, [CheckpointInterval(10)])
+    for step in (0, 1, 2):
+        checkpointer.on_step(tree=state_of(step, mesh(4)), step=step)
+    checkpointer.on_step(tree=state_of(2, mesh(4)), step=2, force=True)
+    checkpointer.wait_until_finished()
+    assert kinds(tmp_path / "base") == {2: "p"}
+    assert checkpointer._memory.session.status()["failed"] == 0
+    assert "training goes on" not in caplog.text
+
+
+def test_a_resume_says_that_there_is_no_folder(open_one, caplog):
+    checkpointer = open_one(None, [])
+    checkpointer.on_step(tree=state_of(1, mesh(4)), step=1)
+    checkpointer._memory.session.wait(1, "committed")
+    checkpointer.abandon()
+    assert is_of(open_one(None, []).load_or(state_of(0, mesh(4))), 1)
+    assert "resumes step 1 from own memory; there is no folder" in caplog.text
+
+
+def test_checkpoints_of_levanter_itself_are_named_where_they_are_newer(
+    open_one, tmp_path, caplog
+):
+    theirs = tmp_path / "base" / "step-7"
+    theirs.mkdir(parents=True)
+    metadata = {"step": 7, "timestamp": BEGIN.isoformat(), "is_temporary": False}
+    (theirs / "metadata.json").write_text(json.dumps(metadata))
+    checkpointer = open_one(None, [CheckpointInterval(1)])
+    assert is_of(checkpointer.load_or(state_of(0, mesh(4))), 0)
+    assert f"{theirs} is a checkpoint of Levanter itself" in caplog.text
+    caplog.clear()
+    checkpointer.on_step(tree=state_of(8, mesh(4)), step=8)
+    checkpointer.close()
+    assert is_of(open_one(None, [CheckpointInterval(1)]).load_or(state_of(0, mesh(4))), 8)
+    assert "of Levanter itself" not in caplog.text
+
+
+def test_a_path_that_is_no_file_system_s_is_refused(runtime, tmp_path):
+    """Folders would come to lie below a local one of that name."""
+    with pytest.raises(libckpt.Unsupported, match="gs://bucket/run: folders"):
+        levanter.Checkpointer("gs://bucket/run")
+    with pytest.raises(libckpt.Unsupported, match="dir=\"s3://fast\""):
+        levanter.Checkpointer(tmp_path / "base", temporary_base_path="s3://fast")
+    with pytest.raises(libckpt.Unsupported, match="gs://bucket/run: folders"):
+        levanter.load_checkpoint({}, "gs://bucket/run")
+
+
 def test_the_best_steps_stay_among_those_of_the_memory_s_own_directory(open_one, tmp_path):
     checkpointer = open_one(None, [], dir=tmp_path / "best", save_storage_interval=1,
                             max_ckpt_num=1, keep_best=1, best_metric="loss")  # fmt: skip

@@ -185,6 +185,7 @@ def fit_wide(root, *callbacks, **options):
     )  # fmt: skip
     batches = torch.utils.data.DataLoader(torch.ones(3, 4096))
     trainer.fit(Wide(), batches, batches if "val_check_interval" in options else None)
+    return trainer
 
 
 @pytest.mark.parametrize("moment", ["on_validation_start", "on_train_epoch_end", "on_train_end"])
@@ -220,6 +221,14 @@ def test_a_file_is_never_newer_than_what_memory_has(runtime, tmp_path):
     files = pl.callbacks.ModelCheckpoint(tmp_path / "files", every_n_train_steps=1)
     fit_wide(tmp_path, Look(), memory, files)
     assert found == [(0, None), (1, 1), (2, 2)]
+
+
+def test_a_file_that_is_saved_after_a_fit_is_there_at_once(runtime, tmp_path):
+    """The program may read it by any means, and nothing trains meanwhile."""
+    memory, path = libckpt.lightning.Callback(), tmp_path / "after.ckpt"
+    trainer = fit_wide(tmp_path, memory, enable_checkpointing=False)
+    trainer.save_checkpoint(path)
+    assert torch.load(path, weights_only=False)["global_step"] == 3
 
 
 # --- the plugin alone

@@ -220,7 +220,7 @@ def test_where_memory_cannot_be_restored_all_ranks_take_the_folder(trainer, tmp_
     assert first_step(said) in (newest + 1, newest + 6)  # The next one was on its way.
     assert results(said) == results(whole)
     # The steps from there on; folders have numbers from 100 on.
-    assert any(f"libckpt step {step} captured in" in said for step in range(newest + 1, STEPS))
+    assert any(f" step {step} captured in" in said for step in range(newest + 1, STEPS))
     shutil.rmtree(output)
     kill_once_captured(train(trainer, output, **case, save_strategy="no"), 3)
     again = train(trainer, output, "forgetful", resume=True, **case)

@@ -390,7 +390,29 @@ def test_a_name_of_its_own_for_each_save_costs_the_memory_and_the_disk_of_one(
     assert "stock torch saves instead" not in caplog.text
     for file in folder.glob("*.pt"):
         file.unlink()
+    assert sum(inodes_below(folder).values()) < content.nbytes * 1.1
+    for queue in list(_publish_queue._queues):
+        queue.close()
     assert sum(inodes_below(folder).values()) < content.nbytes / 10
+
+
+def test_files_that_were_published_are_not_missed_by_the_daemon(tmp_path, runtime):
+    """It warned of each, stored it again, and slow storage was given up after a minute."""
+    path = tmp_path / "model.pt"
+    for value in range(4):
+        libckpt.torch.save(torch.full((1000,), value), path)
+        libckpt.torch.wait()
+        assert int(torch.load(path)[0]) == value
+    (queue,) = libckpt.torch._queues.by_directory.values()
+    assert not queue.session.counts()["degraded"]
+    assert "not there any more" not in (runtime / "ckptd.log").read_text()
+    assert len(list((tmp_path / ".libckpt" / "files").glob("step-*"))) == 1
+    queue.close()
+    assert not list((tmp_path / ".libckpt" / "files").glob("step-*"))
+    libckpt.torch._queues.by_directory.clear()
+    libckpt.torch.save(torch.full((1000,), 4), path)  # As a later process would.
+    libckpt.torch.wait()
+    assert int(torch.load(path)[0]) == 4
 
 
 def test_a_folder_of_its_own_for_each_save_leaves_no_jobs_behind(tmp_path, programs):

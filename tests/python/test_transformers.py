@@ -185,6 +185,21 @@ def test_the_weights_are_those_of_stock_transformers_and_written_by_the_daemon(t
     assert ours.stat().st_mode == config.stat().st_mode  # Not the daemon's 0600.
 
 
+def test_disabled_transformers_saves_by_itself_and_nothing_is_logged_of_it(
+    trainer, tmp_path, monkeypatch
+):
+    options = {"max_steps": 6, "save_steps": 3}
+    expected = run(trainer, tmp_path / "stock", "stock", **options).finish()
+    monkeypatch.setenv("LIBCKPT_DISABLE", "1")
+    output = tmp_path / "output"
+    said = run(trainer, output, resume=True, **options).finish()
+    assert results(said) == results(expected)
+    assert folders(output) == [3, 6]
+    assert {path.name for path in (output / "checkpoint-6").iterdir()} == FILES
+    assert "stock torch saves instead" not in said
+    assert not (tmp_path / "runtime").exists()
+
+
 def test_a_second_training_by_the_same_trainer_is_captured_from_its_first_steps(trainer, tmp_path):
     options = {"save_strategy": "no"}
     process = run(trainer, tmp_path / "output", again=True, **options)

@@ -147,7 +147,10 @@ def train(mesh, job, steps, directory=None):
 def main(process, processes, port, mesh, *arguments, train=train):
     faults.obey()
     if int(processes) > 1:
-        jax.distributed.initialize(f"127.0.0.1:{port}", int(processes), int(process))
+        jax.distributed.initialize(
+            f"127.0.0.1:{port}", int(processes), int(process),
+            shutdown_timeout_seconds=int(os.environ.get("SHUTDOWN_TIMEOUT", 300)),
+        )  # fmt: skip
     train(make_mesh(mesh), *arguments)
     if int(processes) > 1:
         jax.distributed.shutdown()

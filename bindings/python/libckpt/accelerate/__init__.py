@@ -12,6 +12,7 @@ accelerate's own format, appears whole or not at all.
 
 import functools
 import logging
+import math
 import os
 
 import accelerate
@@ -21,6 +22,7 @@ from libckpt import errors
 from libckpt._init import with_keywords
 from libckpt.accelerate._folders import Folders
 from libckpt.accelerate._memory import Memory
+from libckpt.accelerate._names import Names
 from libckpt.core import _resuming, _settings
 from libckpt.core.files import _publish_queue
 
@@ -91,10 +93,16 @@ class State:
         not write it is 0, and only your registered objects know it.
         """
         if self._memory is None:
-            if _has_folder(self._accelerator):
-                self._stock_load()
-            return 0
+            return self._resume_as_stock()
         return self._resume() or 0
+
+    def _resume_as_stock(self):
+        names = Names(self._accelerator)
+        folder, step, _ = names.newest()
+        names.go_on_after_newest()  # accelerate would number its folders from 0 again.
+        if folder is not None:
+            self._stock_load(folder)
+        return max(step, 0)
 
     def finish_capture(self):
         """When it returns, the running capture has left the model and the optimizers. Call it
@@ -112,14 +120,14 @@ class State:
     def _save_state(self, stock, output_dir=None, safe_serialization=True, **options):
         # A folder newer than memory would be resumed from, and it lacks the order of an epoch.
         self._memory.await_captured()
-        step = self._memory.step
-        return self._folders.save(stock, step, output_dir, safe_serialization, **options)
+        steps = {"step": self._memory.step, "updated": self._memory.updated}
+        return self._folders.save(stock, steps, output_dir, safe_serialization, **options)
 
     def _load_state(self, stock, input_dir=None, load_kwargs=None, **options):
         if input_dir is not None:
             self._folders.settle_for(input_dir)
             answer = stock(input_dir, load_kwargs, **options)
-            self._memory.go_on_from(self._folders.step_of(input_dir))
+            self._memory.go_on_from(self._folders.names.steps_of(input_dir)[0])
             return answer
         if self._resume(load_kwargs, options) is None:
             return stock(None, load_kwargs, **options)  # Raises, as there is nothing.
@@ -137,24 +145,23 @@ class State:
     def _resume(self, load_kwargs=None, options=None):
         """The step that was loaded; none: there is nothing."""
         memory, folders = self._memory, self._folders
-        folder, folder_step = memory.decide("newest folder", folders.newest())
+        folder, folder_step, updated = memory.decide("newest folder", folders.names.newest())
         restored = memory.newest()
-        if _resuming.is_memory_newest(restored, memory.failure, folder, folder_step):
+        is_later = restored is not None and memory.decide(
+            "later folder", folders.names.is_later(folder, memory.position.saves)
+        )
+        if _resuming.is_memory_newest(
+            restored, memory.failure, folder, math.inf if is_later else updated
+        ):
             memory.take(restored)
-            folders.go_on_after_newest()
+            folders.names.go_on_after_newest()
             return restored.step
         if folder is None:
             return None
         self._stock_load(folder, load_kwargs, **(options or {}))
-        folders.go_on_after_newest()
+        folders.names.go_on_after_newest()
         memory.go_on_from(max(folder_step, 0))
         return max(folder_step, 0)
-
-
-def _has_folder(accelerator):
-    return accelerator.project_configuration.automatic_checkpoint_naming and os.path.isdir(
-        os.path.join(accelerator.project_dir, "checkpoints")
-    )
 
 
 def _problem_of(accelerator):

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import pathlib
-import re
 import shutil
 
 from accelerate.utils import DistributedType, clean_state_dict_for_safetensors, save
@@ -21,15 +20,11 @@ from accelerate.utils.constants import (
 )
 
 from libckpt import errors
+from libckpt.accelerate._names import CHECKPOINTS, STEPS, Names
 from libckpt.adapters.torch._file_sets import FileSets
-from libckpt.core.files import _disk
 from libckpt.core.files._work import PRIVATE
 
 logger = logging.getLogger("libckpt")
-
-CHECKPOINTS = "checkpoints"
-NAME = re.compile(r"^checkpoint_(\d+)$")
-STEPS = f"{PRIVATE}/newest.json"  # Below the directory: the newest set, and its step.
 
 
 class Folders:
@@ -40,11 +35,9 @@ class Folders:
         self._accelerator = accelerator
         self._sets = {}
         self._settings = accelerator.project_configuration
+        self.names = Names(accelerator)
         if self._settings.automatic_checkpoint_naming:
-            self._open(self._project())
-
-    def _project(self):
-        return os.path.realpath(self._accelerator.project_dir)
+            self._open(self.names.project())
 
     def _open(self, directory):
         """Returns None after a failure, which is logged."""
@@ -61,13 +54,13 @@ class Folders:
 
     # --- saving
 
-    def save(self, stock, step, output_dir, safe_serialization, **options):
-        """In the place of `save_state`."""
+    def save(self, stock, steps, output_dir, safe_serialization, **options):
+        """In the place of `save_state`; `steps` are noted beside the folder's name."""
         is_named = self._settings.automatic_checkpoint_naming
         if output_dir is None and not is_named:
             return stock(output_dir, safe_serialization, **options)  # Raises.
         if is_named:
-            directory = self._project()
+            directory = self.names.project()
             name = f"{CHECKPOINTS}/checkpoint_{self._settings.iteration}"
         else:
             directory, name = os.path.split(os.path.realpath(os.path.expanduser(output_dir)))
@@ -91,7 +84,7 @@ class Folders:
         except BaseException:
             fileset.give_up()
             raise
-        newest = json.dumps({"name": name, "step": step})
+        newest = json.dumps({"name": name, **steps})
         rotate = functools.partial(self._rotate, sets, name) if is_named else None
         fileset.commit({STEPS: newest}, then=rotate)
         return path
@@ -142,48 +135,13 @@ class Folders:
         limit = self._settings.total_limit
         if limit is None:
             return
-        numbers = self._numbers()
+        numbers = self.names.numbers()
         for number in numbers[: max(0, len(numbers) - max(limit, 1))]:
             name = f"{CHECKPOINTS}/checkpoint_{number}"
             if name != newest and not sets.remove(name):
                 shutil.rmtree(sets.directory / name, ignore_errors=True)  # Stock accelerate's.
 
     # --- loading
-
-    def _numbers(self):
-        """The numbers of the folders that accelerate named, ascending."""
-        if not self._settings.automatic_checkpoint_naming:
-            return []
-        return _disk.numbers_of(pathlib.Path(self._project(), CHECKPOINTS), NAME)
-
-    def newest(self):
-        """[its path, its step] as far as accelerate named it; [None, -1]: there is none."""
-        numbers = self._numbers()
-        if not numbers:
-            return [None, -1]
-        folder = os.path.join(self._project(), CHECKPOINTS, f"checkpoint_{numbers[-1]}")
-        return [folder, self.step_of(folder)]
-
-    def step_of(self, folder):
-        """The step of a folder; -1: it is not known."""
-        directory, name = os.path.split(os.path.realpath(folder))
-        for directory, name in (
-            (directory, name),
-            (os.path.dirname(directory), f"{os.path.basename(directory)}/{name}"),
-        ):
-            try:
-                newest = json.loads(pathlib.Path(directory, STEPS).read_text())
-            except (OSError, ValueError):
-                continue
-            if newest["name"] == name:
-                return newest["step"]
-        return -1
-
-    def go_on_after_newest(self):
-        """The next save gets a number that no folder has."""
-        if self._settings.automatic_checkpoint_naming:
-            numbers = self._numbers()
-            self._settings.iteration = numbers[-1] + 1 if numbers else 0
 
     def settle(self):
         for sets in self._sets.values():

@@ -23,6 +23,7 @@ class Memory:
         self._guarded = []
         self.position = Position(accelerator)
         self.step = -1  # That was captured or restored last.
+        self.updated = -1  # The same, without batches between two updates.
         self._ticket = None  # The newest capture's.
         self.session = None
         self.failure = None  # Why the newest step could not be had.
@@ -39,6 +40,7 @@ class Memory:
         if not self._accelerator.sync_gradients:
             # Nothing but the gradients has what the batches since the last update gave.
             return Ticket(self.session, step, "not_due", 0.0)
+        self.updated = step
         ticket = self.session.save_checkpoint_if_needed(step, self.items(), metrics=metrics)
         self._ticket = ticket or self._ticket
         return ticket
@@ -95,12 +97,12 @@ class Memory:
 
     def take(self, restored):
         """Training goes on from this step."""
-        self.step = restored.step
+        self.step = self.updated = restored.step
         self.position.take()
 
     def go_on_from(self, step):
         """Training goes on from elsewhere, whatever memory has."""
-        self.step = step
+        self.step = self.updated = step
         self.position.forget()
         if self.session is None:
             return

@@ -37,6 +37,11 @@ class Position:
         """It is kept: a folder may be newer."""
         self._restored = state
 
+    @property
+    def saves(self):
+        """How many folders had a number when the step that was restored was captured."""
+        return self._restored["saves"]
+
     def take(self):
         """Training goes on from what was restored."""
         accelerator, state = self._accelerator, self._restored

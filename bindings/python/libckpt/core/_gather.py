@@ -21,6 +21,11 @@ from libckpt.core._replicas import SHARES
 
 logger = logging.getLogger("libckpt")
 
+UNSEEN = (
+    "the daemon has opened this directory, and there is none here: it was removed, or only the "
+    "daemon sees it, as from another container; checkpoints come to where the daemon sees it"
+)
+
 
 class Gather:
     def __init__(self, registration, ranks, directory):
@@ -254,7 +259,8 @@ def _published(directory, step, world_size, is_damage):
         found, damage, history_lost = _native.published(directory)
     except errors.CheckpointError as error:  # All ranks wait for this answer.
         nothing = dict.fromkeys(("checkpoints", "abandoned", "newer"), [])
-        return nothing | {"damage": [str(error)], "history_lost": ""}
+        said = UNSEEN if isinstance(error, errors.NotFound) else str(error)
+        return nothing | {"damage": [said], "history_lost": ""}
     wanted = [each for each in found if step in (None, each["step"])]
     living = [each for each in wanted if not each["is_abandoned"]]
     # The daemons restore the steps of this number of ranks: they tried, or would not have it.

@@ -32,8 +32,10 @@ def is_memory_newest(restored, failure, stored, step, noun="folder", name=None):
     `name`: for the line. Raises when nothing can be had, although there is something.
     """
     if restored is not None and (stored is None or restored.step >= step):
-        logger.warning("libckpt: resumes step %d from %s; the newest %s is %s", restored.step,
-                       restored.source_name, noun, stored if name is None else name)  # fmt: skip
+        newest = stored if name is None else name
+        other = f"there is no {noun}" if newest is None else f"the newest {noun} is {newest}"
+        logger.warning("libckpt: resumes step %d from %s; %s", restored.step, restored.source_name,
+                       other)  # fmt: skip
         return True
     if stored is None:
         if failure is not None:

@@ -54,16 +54,17 @@ class Checkpointer:
         if keep_last_temporary_checkpoints < 0:
             raise ValueError("keep_last_temporary_checkpoints: at least 0 is wanted")
         self._policy = Policy(save_interval, step_policies, dt_now_injection)
-        self._base = os.path.realpath(base_path)
+        self._base = _folders.local(base_path)
         job = job or _publish_queue.job_of("levanter-memory", os.path.basename(self._base),
                                            self._base)  # fmt: skip
         self._memory = Memory(job, dir, **options)
         self._ranks = self._memory.session.ranks
-        self._temporary_base = os.path.realpath(temporary_base_path or self._base)
+        self._temporary_base = _folders.local(temporary_base_path or self._base)
         self._saver = _saver.Saver(
             self._base, self._temporary_base, keep_last_temporary_checkpoints,
             delete_old_temp_checkpoints, jax.process_index(), jax.process_count(),
         )  # fmt: skip
+        self._step = 0  # That memory was given last.
         self._has_failed = False
 
     def on_step(self, *, tree, step, force=False, metrics=None):
@@ -75,7 +76,8 @@ class Checkpointer:
         step = int(step)
         try:
             self._saver.settle()
-            if step > 0:
+            if step > 0 and step != self._step:  # The last one comes again, as a forced one.
+                self._step = step
                 self._memory.save_checkpoint_if_needed(step, tree, metrics=metrics)
             kind = self._ranks.decide(
                 "save", self._policy.decide(step, force), lambda kinds: kinds[0]
@@ -98,13 +100,24 @@ class Checkpointer:
             pass
         except errors.CheckpointError as error:
             failure = error
-        if _resuming.is_memory_newest(restored, failure, folder, number):
+        is_memory_newest = _resuming.is_memory_newest(restored, failure, folder, number)
+        self._warn_of_foreign(restored.step if is_memory_newest else number)
+        if is_memory_newest:
             return restored.tree
         if folder is None:
             return state
         tree = load_checkpoint(state, folder, discover_latest=False, strict=strict)
         self._memory.session.start_fresh()
         return tree
+
+    def _warn_of_foreign(self, step):
+        found = _folders.foreign({self._base, self._temporary_base})
+        if found is not None and (step is None or found[0] > step) and jax.process_index() == 0:
+            logger.warning(
+                "libckpt: %s is a checkpoint of Levanter itself, which is not read here: to go on "
+                "from it, load it by levanter.checkpoint.load_checkpoint, and give load_or that",
+                found[1],
+            )  # fmt: skip
 
     def _newest(self):
         """(path, step) of the newest folder, or None."""
@@ -142,6 +155,7 @@ def load_checkpoint(state, path, discover_latest=True, *, subpath=None, strict=T
     """The tree of the checkpoint at the path, on the shardings of `state`. The path may be a parent
     folder: the newest complete one below it is taken. `subpath`: the part of the saved tree that
     `state` is, as "model". Raises FileNotFoundError without a checkpoint."""
+    path = _folders.local(path)
     found = _folders.discover(path) if discover_latest else path
     if found is None or not is_checkpoint_path(found):
         raise FileNotFoundError(f"load {path}: no complete checkpoint lies there")

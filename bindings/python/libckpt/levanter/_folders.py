@@ -12,6 +12,7 @@ import pathlib
 import secrets
 import shutil
 
+from libckpt import errors
 from libckpt.core.files import _disk
 from libckpt.core.files._work import PRIVATE
 
@@ -20,13 +21,38 @@ logger = logging.getLogger("libckpt")
 METADATA = "metadata.json"
 
 
+def local(path):
+    """The path of a file system. Levanter's own may be that of a bucket, too."""
+    if "://" in str(path):
+        raise errors.Unsupported(
+            f"{path}: folders of libckpt.levanter lie on a file system; an option "
+            f'dir="{path}" keeps steps in a bucket besides'
+        )
+    return os.path.realpath(path)
+
+
 def metadata_of(folder):
     """None: the folder is no complete checkpoint."""
-    folder = pathlib.Path(folder)
+    return _read(folder) if _is_ours(folder) else None
+
+
+def foreign(bases):
+    """(step, path) of the newest checkpoint that Levanter itself wrote into one of these folders,
+    or None."""
+    paths = [path.parent for base in bases for path in pathlib.Path(base).glob(f"*/{METADATA}")]
+    found = [(_read(path)["step"], path) for path in paths if not _is_ours(path) and _read(path)]
+    return max(found, default=None)
+
+
+def _is_ours(folder):
+    return (pathlib.Path(folder) / "manifest.json").is_file()
+
+
+def _read(folder):
     try:
-        found = json.loads((folder / METADATA).read_text())
-        is_one = (folder / "manifest.json").is_file() and isinstance(found["step"], int)
-        return found if is_one and isinstance(found["timestamp"], str) else None
+        found = json.loads((pathlib.Path(folder) / METADATA).read_text())
+        is_one = isinstance(found["step"], int) and isinstance(found["timestamp"], str)
+        return found if is_one else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -54,6 +54,7 @@ class Callback(pl.Callback):
         self._io = _checkpoint_io(trainer)
         if self._io is not None:
             self._io.memory = self
+            self._io.is_between_fits = stage != "fit"
         if stage != "fit" or self._is_disabled:
             return
         kind = type(trainer.strategy).__name__
@@ -115,6 +116,7 @@ class Callback(pl.Callback):
             self.session.finish_capture()
 
     def teardown(self, trainer, pl_module, stage):
+        self._leave_fit()
         if self.session is not None and stage == "fit":
             session, self.session = self.session, None
             try:
@@ -123,9 +125,14 @@ class Callback(pl.Callback):
                 logger.error("libckpt: %s", error)
 
     def on_exception(self, trainer, pl_module, exception):
+        self._leave_fit()
         if self.session is not None:
             session, self.session = self.session, None
             session.abandon()  # A new trainer may want the state.
+
+    def _leave_fit(self):
+        if self._io is not None:
+            self._io.is_between_fits = True
 
     # --- resuming
 

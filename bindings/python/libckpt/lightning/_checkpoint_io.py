@@ -28,6 +28,7 @@ class CheckpointIO(TorchCheckpointIO):
     def __init__(self):
         super().__init__()
         self.memory = None  # The callback of the same Trainer, which NEWEST asks.
+        self.is_between_fits = False  # As that callback says: then nothing is worth a file's delay.
         self._is_disabled = _settings.is_true(_settings.configured("disable"))
         self._by_directory = {}
 
@@ -39,6 +40,8 @@ class CheckpointIO(TorchCheckpointIO):
         try:
             local.parent.mkdir(parents=True, exist_ok=True)
             self._files(local).save(checkpoint, local)
+            if self.is_between_fits:
+                _files.settle()
         except errors.CheckpointError as error:
             logger.error("libckpt: save %s: %s; stock Lightning saves instead", path, error)
             _files.settle()

@@ -20,7 +20,7 @@ import torch
 
 from libckpt import errors
 from libckpt.adapters.torch._members import TorchMember
-from libckpt.core.files import _disk, _publish_queue, _unsaved, _work
+from libckpt.core.files import _disk, _publish_queue, _storage, _unsaved, _work
 from libckpt.torch import _block, _published_sets, _queues
 from libckpt.torch._block import Folder, checkpoint
 
@@ -67,7 +67,7 @@ def save(content, path, *arguments, **options):
 
 def _save_to(path, content):
     _publish_queue.settle()
-    queue = _queues.open_for(path.parent, path.parent / _work.PRIVATE / "files")
+    queue = _queues.open_for(path.parent, path.parent / _work.PRIVATE / "files", keeps_none=True)
     # One save of a directory is on its way: another could overtake it.
     _publish_queue.settle(wait=queue is None or bool(queue.waiting))
     if queue is not None:
@@ -87,8 +87,9 @@ def _save_to(path, content):
 
 
 class _PlaceFile:
-    """Gives the file its name, and removes the daemon's directory of it: so a file that is deleted
-    later gives its space back."""
+    """Gives the file its name, and removes the daemon's directories of earlier ones: so a file that
+    is deleted later gives its space back. The newest directory stays, since the daemon would take
+    it for lost: it warns of that, and stores the step again."""
 
     def __init__(self, path):
         self._path = path
@@ -96,7 +97,10 @@ class _PlaceFile:
 
     def __call__(self, step_directory, files):
         _disk.place(files[FILE], self._path)
-        shutil.rmtree(step_directory, ignore_errors=True)
+        for _, older in _storage.steps(step_directory.parent):
+            if older == step_directory:
+                break
+            shutil.rmtree(older, ignore_errors=True)
 
 
 def load(path, *arguments, **options):

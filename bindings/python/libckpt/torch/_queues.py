@@ -13,10 +13,10 @@ OPEN_MAX = 2  # A loop may write to a new directory each time.
 by_directory = {}  # By where their steps are; the last is the one that was used last.
 
 
-def open_for(path, directory, on_new=lambda: None):
+def open_for(path, directory, on_new=lambda: None, keeps_none=False):
     """The queue that keeps its steps in the directory; None when libckpt is disabled, or when none
     can be opened, which the log says. `path` is what it is for; `on_new` is called before a queue
-    is opened."""
+    is opened; one that `keeps_none` of its steps removes them when it is closed."""
     if _settings.is_true(_settings.configured("disable")):
         return None
     key = str(directory)
@@ -32,6 +32,7 @@ def open_for(path, directory, on_new=lambda: None):
     except errors.CheckpointError as error:
         logger.error("libckpt: %s: %s; stock torch saves instead", path, error)
         return None
+    by_directory[key].keeps_none = keeps_none
     return by_directory[key]
 
 

@@ -104,7 +104,7 @@ class Callback(transformers.TrainerCallback):
             self._wrap("_prepare_for_training", self._sharded.prepare, always=True)
         else:
             self._memory = TrainerMemory(trainer, job, self._overlap, self._options)
-            self._folders = TrainerFolders(trainer, f"{job}-files")
+            self._folders = TrainerFolders(trainer, f"{job}-files", self._is_disabled())
         self._wrap("train", self._train, always=True)
         self._wrap("_save_checkpoint", self._folders.save, always=True)
         self._wrap("_finalize_training", self._finalize, always=True)

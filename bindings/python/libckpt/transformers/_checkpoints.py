@@ -18,9 +18,10 @@ logger = logging.getLogger("libckpt")
 
 
 class TrainerFolders:
-    def __init__(self, trainer, job):
+    def __init__(self, trainer, job, is_disabled=False):
         self._trainer = trainer
         self._job = job
+        self._is_disabled = is_disabled  # Transformers writes all of it then, at once.
         self._queue = None
         self._weights = None  # Collected while the Trainer's own save runs.
 
@@ -70,7 +71,7 @@ class TrainerFolders:
 
     def _may_keep(self):
         is_plain = self._weights is not None and self._trainer.args.should_save
-        return is_plain and self._open_queue(self.folders())
+        return is_plain and not self._is_disabled and self._open_queue(self.folders())
 
     def finish(self, deadline=_publish_queue.FINISH_DEADLINE):
         """Publishes what a killed run had captured, and drops the rest."""

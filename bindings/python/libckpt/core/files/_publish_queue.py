@@ -13,6 +13,7 @@ import logging
 import os
 import pathlib
 import re
+import shutil
 import threading
 import time
 import typing
@@ -62,6 +63,7 @@ class PublishQueue:
                             raise_on_error=True, allow_pickle=allow_pickle, **options)  # fmt: skip
         self.directory = pathlib.Path(directory)
         self.waiting = []  # Each a Waiting, the oldest first.
+        self.keeps_none = False  # Its steps go with it: each has a name elsewhere by then.
         self._process = os.getpid()
         self._has_begun = False
         newest = max((step for step, _ in _storage.steps(self.directory)), default=0)
@@ -181,11 +183,14 @@ class PublishQueue:
 
     def close(self):
         """Forgets what waits, and frees the job's memory."""
+        leaves_steps = self.waiting or not self.keeps_none
         self.waiting.clear()
         if self in _queues:
             _queues.remove(self)
         with contextlib.suppress(errors.CheckpointError):
-            self.session.close()
+            self.session.close(min(self.patience(), EXIT_DEADLINE))
+            for _, path in [] if leaves_steps else _storage.steps(self.directory):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def find_step(directory, step, weights=None):
