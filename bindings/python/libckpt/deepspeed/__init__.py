@@ -37,7 +37,7 @@ METHODS = ("step", "load_checkpoint", "save_checkpoint")
 def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **options):
     """Returns the engine, with memory behind it. All ranks call it, after deepspeed.initialize.
 
-    job: the name of the run; by default it is made from `dir`.
+    job: the name of the run; by default LIBCKPT_JOB, or made from `dir`.
     dir: where libckpt keeps checkpoints of its own, which any number of ranks restores when memory
         is lost; none: memory only. It is not the folder of save_checkpoint.
     client_state: a dictionary, or a function that returns one: what load_checkpoint returns when it
@@ -46,6 +46,7 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
         is captured; `keep_best` goes by those of rank 0.
     options: those of `libckpt.init`, such as save_mem_interval.
     """
+    job = job or _settings.configured("job")
     if job is None and dir is None:
         raise errors.InvalidArgument("attach: give job, the name of the run, or dir")
     is_disabled = options.get("disable")
