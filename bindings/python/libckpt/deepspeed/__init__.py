@@ -52,6 +52,12 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
     is_disabled = options.get("disable")
     if _settings.is_true(_settings.configured("disable") if is_disabled is None else is_disabled):
         return engine
+    attached = vars(engine).get("_libckpt")
+    if attached is not None and not attached.memory.session.is_closed:
+        logger.warning("libckpt: attach: job %s is attached to the engine already: it stays",
+                       attached.memory.session.job)  # fmt: skip
+        return engine
+    _detach(engine)
     if job is None:
         job = _publish_queue.job_of("deepspeed", "run", str(dir))
     try:
@@ -220,8 +226,14 @@ class Attached:
 def _leave(engine):
     """The process ends, and DeepSpeed keeps the engine until the last moment: not the session."""
     if engine() is not None:
+        _detach(engine())
+
+
+def _detach(engine):
+    """Leaves the engine its own methods."""
+    if "_libckpt" in vars(engine):
         for name in ("_libckpt", *METHODS):
-            vars(engine()).pop(name, None)
+            vars(engine).pop(name, None)
 
 
 def _without_self(function):
