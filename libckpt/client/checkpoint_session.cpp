@@ -48,7 +48,7 @@ CheckpointSession::CheckpointSession(Options options, std::unique_ptr<SessionLin
       registry_(&devices_),
       blobs_(options_.blob_capacity),
       metrics_(blobs_, options_.keep_best > 0),
-      account_(options_.rank == 0),
+      account_(options_.rank == 0, options_.job),
       schedule_(options_, *link_),
       slots_(options_, *link_, registry_, blobs_),
       capture_({options_, *link_, devices_, account_, chunk_bytes}) {

@@ -110,13 +110,13 @@ std::optional<Step> SaveAccount::collect() {
 void SaveAccount::report(const LinkCounters& link) {
   if (!line_) return;
   if (logs_saves_)
-    log_info("step {} captured in {:.1f} ms, held {:.1f} ms, {}{}, {}", number(line_->step),
-             milliseconds(line_->took), milliseconds(stats_.held - held_before_),
-             arena::human_bytes(line_->bytes),
+    log_info("step {} captured in {:.1f} ms, held {:.1f} ms, {}{} of job {}, {}",
+             number(line_->step), milliseconds(line_->took),
+             milliseconds(stats_.held - held_before_), arena::human_bytes(line_->bytes),
              line_->bytes_unchanged == 0
                  ? ""
                  : fmt::format(" ({} unchanged)", arena::human_bytes(line_->bytes_unchanged)),
-             reached_level(line_->step, link));
+             job_, reached_level(line_->step, link));
   line_.reset();
 }
 

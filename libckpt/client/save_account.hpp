@@ -11,6 +11,8 @@
 #include <ckpt/stats.hpp>
 #include <deque>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "base/log.hpp"
 #include "client/link_view.hpp"
@@ -20,8 +22,9 @@ namespace ckpt::client {
 
 class SaveAccount {
  public:
-  // `logs_saves`: a line per save goes to the log (rank 0).
-  explicit SaveAccount(bool logs_saves) : logs_saves_(logs_saves) {}
+  // `logs_saves`: a line per save goes to the log (rank 0). It names the job: a process may have
+  // several, and those that collect a framework's folders have numbers of their own.
+  SaveAccount(bool logs_saves, std::string job) : logs_saves_(logs_saves), job_(std::move(job)) {}
 
   // Measures the training thread inside save and guard.
   class HeldTime {
@@ -84,6 +87,7 @@ class SaveAccount {
   };
 
   const bool logs_saves_;
+  const std::string job_;
   Stats stats_;
   std::uint64_t due_count_ = 0;
   std::deque<Started> starts_;               // The newest.

@@ -1209,8 +1209,8 @@ TEST_CASE("checkpoint session: rank 0 writes one line per save, with what it cos
   REQUIRE(is_saved);
   REQUIRE(logged.size() == (options.rank == 0 ? 1 : 0));
   if (logged.empty()) return;
-  REQUIRE_THAT(logged[0],
-               Contains("step 900 captured in ") && Contains(" ms, held ") && Contains("8.0 KiB"));
+  REQUIRE_THAT(logged[0], Contains("step 900 captured in ") && Contains(" ms, held ") &&
+                              Contains("8.0 KiB of job unit, "));
 }
 
 TEST_CASE("checkpoint session: closing tells that the newest step was lost", "[unit][client]") {

@@ -47,7 +47,7 @@ snapshot::Captured ended(Step step, Status status) {
 TEST_CASE("save account: bytes that were not copied are counted, and in the save's line",
           "[unit][client]") {
   const Lines lines;
-  SaveAccount account(true);
+  SaveAccount account(true, "job");
   for (std::uint64_t step = 1; step <= 3; ++step) {
     account.started(Step{step});
     snapshot::Captured captured = ended(Step{step}, {});
@@ -55,7 +55,8 @@ TEST_CASE("save account: bytes that were not copied are counted, and in the save
     account.ended(captured);
     REQUIRE_FALSE(account.collect());
     account.report({});
-    const bool is_shown = Lines::others.find("3.0 MiB (2.0 MiB unchanged), ") != std::string::npos;
+    const bool is_shown =
+        Lines::others.find("3.0 MiB (2.0 MiB unchanged) of job job, ") != std::string::npos;
     REQUIRE(is_shown == (step > 1));
   }
   REQUIRE(account.stats({}).bytes_captured == 9 << 20);
@@ -66,7 +67,7 @@ TEST_CASE("save account: a capture that was given up is a warning, and any other
           "[unit][client]") {
   for (const Errc code : {Errc::cancelled, Errc::corruption, Errc::unavailable}) {
     const Lines lines;
-    SaveAccount account(true);
+    SaveAccount account(true, "job");
     account.started(Step{1});
     account.ended(ended(Step{1}, fail(code, "the Slot was written")));
     REQUIRE(account.collect() == Step{1});
