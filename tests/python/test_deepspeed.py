@@ -229,9 +229,11 @@ def test_without_libckpt_all_is_as_deepspeed_has_it(jobs, tmp_path, monkeypatch)
     """It is disabled; then its daemon cannot be started."""
     folder = tmp_path / "disabled"
     monkeypatch.setenv("LIBCKPT_DISABLE", "1")
-    given = {"stage": 1, "save_at": [2], "steps": 3}
+    given = {"stage": 1, "save_at": [2], "steps": 3, "universal_at": 3}
     log = jobs.run(2, **given, folder=str(folder))
     assert said(log, 0, "saved") == [["2", "True"]]
+    assert (folder / "latest").read_text() == "global_step3"
+    assert "DeepSpeed saves to" in log
     assert not (folder / ".libckpt").exists()
     monkeypatch.delenv("LIBCKPT_DISABLE")
     monkeypatch.setenv("LIBCKPT_DAEMON_PATH", "/nonexistent/ckptd")

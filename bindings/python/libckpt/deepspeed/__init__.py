@@ -103,13 +103,16 @@ def write_universal(engine, dir, tag=None, client_state=None):
     """Writes the engine's state in DeepSpeed's universal layout, without a conversion, to the
     folder `tag` of `dir`; stock DeepSpeed loads it with {"checkpoint": {"load_universal": true}}.
     All ranks call it; it returns when the folder is there. ZeRO 1, 2 and 3 only. `client_state`:
-    by default what attach was given.
+    by default what attach was given. Without libckpt, DeepSpeed saves in its own layout.
     """
+    if not engine.zero_optimization():
+        raise errors.InvalidArgument("write_universal: an engine with ZeRO 1, 2 or 3 is wanted")
     attached = vars(engine).get("_libckpt")
-    if attached is None or not engine.zero_optimization():
-        raise errors.InvalidArgument(
-            "write_universal: an engine with ZeRO 1, 2 or 3 is wanted, which attach() took"
-        )
+    if attached is None:  # It is disabled, or could not be attached: training is to go on.
+        logger.error("libckpt: write_universal: no job is attached: DeepSpeed saves to %s in its "
+                     "own layout, which its ds_to_universal.py converts", dir)  # fmt: skip
+        engine.save_checkpoint(dir, tag, client_state or {})
+        return
     name = f"global_step{engine.global_steps}_universal" if tag is None else str(tag)
     if client_state is None:
         client_state = attached.memory.client_state()
