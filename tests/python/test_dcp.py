@@ -160,7 +160,7 @@ def test_a_folder_that_is_not_finished_is_not_there(alone, tmp_path, monkeypatch
     storage, path = alone(), tmp_path / "step-1"
 
     def die(_):
-        raise OSError("as if it had died")
+        raise KeyboardInterrupt("as if it had died")
 
     monkeypatch.setattr(libckpt.dcp._folders._disk, "sync_tree", die)
     with pytest.raises(BaseException, match="as if it had died"):
@@ -173,6 +173,31 @@ def test_a_folder_that_is_not_finished_is_not_there(alone, tmp_path, monkeypatch
     dcp.load(found, checkpoint_id=path)
     assert torch.equal(found["value"], torch.full((3,), 2.0))
     assert os.listdir(tmp_path / ".libckpt/work") == []
+
+
+@pytest.mark.parametrize("stage", ["write", "finish"])
+def test_a_folder_that_fails_leaves_its_room_to_the_next(alone, tmp_path, monkeypatch, stage):
+    storage, state = alone(), {"value": torch.ones(3)}
+
+    def fill(writer, plan, planner):
+        (writer.path / f"{plan.storage_data.prefix}0.distcp").write_text("a part")
+        raise OSError("no space left")
+
+    def refuse(_):
+        raise OSError("no space left")
+
+    if stage == "write":
+        monkeypatch.setattr(dcp.FileSystemWriter, "write_data", fill)
+    else:
+        monkeypatch.setattr(libckpt.dcp._folders._disk, "sync_tree", refuse)
+    with pytest.raises(BaseException, match="no space left"):
+        dcp.save(state, checkpoint_id=tmp_path / "step-1", storage_writer=storage)
+    assert not list((tmp_path / ".libckpt/work").rglob("*.distcp"))
+    monkeypatch.undo()
+    dcp.save(state, checkpoint_id=tmp_path / "step-2", storage_writer=storage)
+    assert torch.equal(loaded(storage, tmp_path / "step-2", value=torch.zeros(3))["value"],
+                       torch.ones(3))  # fmt: skip
+    assert not (tmp_path / "step-1").exists()
 
 
 def test_names_that_share_a_memory_are_loaded_both(alone, runtime):

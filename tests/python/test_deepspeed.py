@@ -196,6 +196,18 @@ def test_a_training_that_loads_nothing_leaves_what_is_there(jobs, tmp_path):
     assert said(again, 0, "began at") == [["3", states(first)[3]]]
 
 
+def test_an_engine_is_attached_once_to_the_job_that_the_environment_names(
+    jobs, tmp_path, monkeypatch
+):
+    given = {"stage": 1, "folder": str(tmp_path / "folder"), "attachments": 2}
+    with monkeypatch.context() as patch:
+        patch.setenv("LIBCKPT_JOB", "named")
+        first = jobs.run(1, **given, job=None, steps=3)
+    assert "attach: job named is attached to the engine already" in first
+    log = jobs.run(1, **given, job="named", steps=4)
+    assert said(log, 0, "began at") == [["3", states(first)[3]]]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_stock", [True, False], ids=["stock-folder", "own-folder"])
 def test_a_client_state_that_only_the_folder_has_is_not_lost(jobs, tmp_path, is_stock):
@@ -217,9 +229,11 @@ def test_without_libckpt_all_is_as_deepspeed_has_it(jobs, tmp_path, monkeypatch)
     """It is disabled; then its daemon cannot be started."""
     folder = tmp_path / "disabled"
     monkeypatch.setenv("LIBCKPT_DISABLE", "1")
-    given = {"stage": 1, "save_at": [2], "steps": 3}
+    given = {"stage": 1, "save_at": [2], "steps": 3, "universal_at": 3}
     log = jobs.run(2, **given, folder=str(folder))
     assert said(log, 0, "saved") == [["2", "True"]]
+    assert (folder / "latest").read_text() == "global_step3"
+    assert "DeepSpeed saves to" in log
     assert not (folder / ".libckpt").exists()
     monkeypatch.delenv("LIBCKPT_DISABLE")
     monkeypatch.setenv("LIBCKPT_DAEMON_PATH", "/nonexistent/ckptd")

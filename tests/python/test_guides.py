@@ -76,8 +76,8 @@ progress, epochs, loader = Progress(), 2, torch.utils.data.DataLoader(torch.ones
         "assert progress.step == 16 and state._memory.session.counts()['failed'] == 0",
     ),
     "dcp": (
-        "dist.init_process_group('gloo'); state = {'model': model.state_dict()}; start = 1",
-        "save.result()\nassert storage.find('ckpt://my-run/latest') == 2",
+        "dist.init_process_group('gloo'); state = {'model': model.state_dict()}",
+        "save.result()\nassert storage.find('ckpt://my-run/latest') == 3",
     ),
     "ddp": (
         "steps = 9",

@@ -55,9 +55,9 @@ def folders(titan):
 
 def test_killed_ranks_go_on_bit_for_bit_and_their_folders_are_torchtitans(titan):
     whole = titan("AB", "stock", kind="stock").finish()
-    log = killed(titan, "AB", 5)
+    log = killed(titan, "AB", 5, environment={"LIBCKPT_JOB": "named"})
     assert folders(titan) == ["step-3"]
-    last = titan("AB", "job").finish()
+    last = titan("AB", "job", job="named").finish()
     assert began(last) == (5, states(log)[5])
     assert "libckpt: resumes step 5 from own memory; the newest folder is" in last
     for rank in range(2):

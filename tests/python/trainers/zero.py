@@ -2,7 +2,7 @@
 
 zero.py RANKS OPTIONS: OPTIONS is JSON: stage, dtype, job, dir, folder, steps, batch, micro, load,
 save_at, hold_at, stock, universal, seed: of the weights that a restore replaces; waits: so long for
-each step to be committed.
+each step to be committed; attachments: so often attach is called.
 """
 
 import hashlib
@@ -122,7 +122,8 @@ def train(options):
             "metrics": lambda: {"loss": progress["losses"][-1]},
             **options.get("attach", {}),
         }
-        libckpt.deepspeed.attach(engine, job=options["job"], dir=options.get("dir"), **given)
+        for _ in range(options.get("attachments", 1)):
+            libckpt.deepspeed.attach(engine, job=options["job"], dir=options.get("dir"), **given)
     if options.get("resume"):
         say("resumed", libckpt.deepspeed.resume(engine))
     elif options.get("folder"):

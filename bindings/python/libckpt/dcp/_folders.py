@@ -54,14 +54,23 @@ class Folder:
 
     def write(self, plan, planner):
         self._work.mkdir(parents=True, exist_ok=True)  # Another node may not see it yet.
-        return self._writer.write_data(plan, planner).value()
+        try:
+            return self._writer.write_data(plan, planner).value()
+        except Exception:  # On a full disk the next save wants its room.
+            for file in self._work.glob(f"{plan.storage_data.prefix}*"):
+                file.unlink(missing_ok=True)
+            raise
 
     def finish(self, metadata, results):
         """On the coordinator, when all ranks have written."""
-        self._writer.finish(metadata, results)
-        if self._target.is_dir():
-            self._keep_foreign()
-        _disk.sync_tree(self._work)
+        try:
+            self._writer.finish(metadata, results)
+            if self._target.is_dir():
+                self._keep_foreign()
+            _disk.sync_tree(self._work)
+        except Exception:
+            shutil.rmtree(self._work, ignore_errors=True)
+            raise
         _disk.swap_in(self._work, self._target)
         shutil.rmtree(self._work, ignore_errors=True)  # An older one.
         logger.info("libckpt: %s is complete", self._target)

@@ -37,7 +37,7 @@ METHODS = ("step", "load_checkpoint", "save_checkpoint")
 def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **options):
     """Returns the engine, with memory behind it. All ranks call it, after deepspeed.initialize.
 
-    job: the name of the run; by default it is made from `dir`.
+    job: the name of the run; by default LIBCKPT_JOB, or made from `dir`.
     dir: where libckpt keeps checkpoints of its own, which any number of ranks restores when memory
         is lost; none: memory only. It is not the folder of save_checkpoint.
     client_state: a dictionary, or a function that returns one: what load_checkpoint returns when it
@@ -46,11 +46,18 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
         is captured; `keep_best` goes by those of rank 0.
     options: those of `libckpt.init`, such as save_mem_interval.
     """
+    job = job or _settings.configured("job")
     if job is None and dir is None:
         raise errors.InvalidArgument("attach: give job, the name of the run, or dir")
     is_disabled = options.get("disable")
     if _settings.is_true(_settings.configured("disable") if is_disabled is None else is_disabled):
         return engine
+    attached = vars(engine).get("_libckpt")
+    if attached is not None and not attached.memory.session.is_closed:
+        logger.warning("libckpt: attach: job %s is attached to the engine already: it stays",
+                       attached.memory.session.job)  # fmt: skip
+        return engine
+    _detach(engine)
     if job is None:
         job = _publish_queue.job_of("deepspeed", "run", str(dir))
     try:
@@ -96,13 +103,16 @@ def write_universal(engine, dir, tag=None, client_state=None):
     """Writes the engine's state in DeepSpeed's universal layout, without a conversion, to the
     folder `tag` of `dir`; stock DeepSpeed loads it with {"checkpoint": {"load_universal": true}}.
     All ranks call it; it returns when the folder is there. ZeRO 1, 2 and 3 only. `client_state`:
-    by default what attach was given.
+    by default what attach was given. Without libckpt, DeepSpeed saves in its own layout.
     """
+    if not engine.zero_optimization():
+        raise errors.InvalidArgument("write_universal: an engine with ZeRO 1, 2 or 3 is wanted")
     attached = vars(engine).get("_libckpt")
-    if attached is None or not engine.zero_optimization():
-        raise errors.InvalidArgument(
-            "write_universal: an engine with ZeRO 1, 2 or 3 is wanted, which attach() took"
-        )
+    if attached is None:  # It is disabled, or could not be attached: training is to go on.
+        logger.error("libckpt: write_universal: no job is attached: DeepSpeed saves to %s in its "
+                     "own layout, which its ds_to_universal.py converts", dir)  # fmt: skip
+        engine.save_checkpoint(dir, tag, client_state or {})
+        return
     name = f"global_step{engine.global_steps}_universal" if tag is None else str(tag)
     if client_state is None:
         client_state = attached.memory.client_state()
@@ -219,8 +229,14 @@ class Attached:
 def _leave(engine):
     """The process ends, and DeepSpeed keeps the engine until the last moment: not the session."""
     if engine() is not None:
+        _detach(engine())
+
+
+def _detach(engine):
+    """Leaves the engine its own methods."""
+    if "_libckpt" in vars(engine):
         for name in ("_libckpt", *METHODS):
-            vars(engine()).pop(name, None)
+            vars(engine).pop(name, None)
 
 
 def _without_self(function):

@@ -32,12 +32,18 @@ class Folders:
         is_one = torch.distributed.is_initialized()
         self._rank = torch.distributed.get_rank() if is_one else 0
         world_size = torch.distributed.get_world_size() if is_one else 1
+        sets, failure = None, None
         try:
             # Another job than that of the memory, which may be named for this directory, too.
-            self._sets = FileSets("megatron-files", self.directory, rank=self._rank,
-                                  world_size=world_size)  # fmt: skip
-        except errors.CheckpointError as error:
-            logger.error("libckpt: %s; Megatron's checkpoints are written by torch", error)
+            sets = FileSets("megatron-files", self.directory, rank=self._rank,
+                            world_size=world_size)  # fmt: skip
+        except (errors.CheckpointError, OSError) as error:
+            failure = error
+        failure = _first_failure(failure)
+        if failure is None:
+            self._sets = sets
+        else:  # All ranks write in one way: they wait for one another in it.
+            logger.error("libckpt: %s; Megatron's checkpoints are written by torch", failure)
 
     def save(self, iteration, model, optimizer, scheduler, flops):
         """All ranks call it."""
@@ -65,19 +71,23 @@ class Folders:
             raise
 
     def _write(self, iteration, *more):
-        """As Megatron: the tracker when all ranks are done."""
-        folder = self.directory / _classic.folder_of(iteration)
-        if self._is_torch_dist:
-            folder.mkdir(parents=True, exist_ok=True)
-            _torch_dist.save(folder, iteration, *more)
-        else:
-            for name, content in _classic.files_of(iteration, *more).items():
+        """As Megatron: the tracker when all ranks are done. A rank that fails is not waited for by
+        the others, and there is no tracker then."""
+        folder, failure = self.directory / _classic.folder_of(iteration), None
+        files = {} if self._is_torch_dist else _classic.files_of(iteration, *more)
+        try:
+            if self._is_torch_dist:
+                folder.mkdir(parents=True, exist_ok=True)
+                _torch_dist.save(folder, iteration, *more)
+            for name, content in files.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 torch.save(content, folder / name)
-        is_one = torch.distributed.is_initialized()
-        if is_one:
-            torch.distributed.barrier()
-        if not is_one or torch.distributed.get_rank() == 0:
+        except Exception as error:
+            failure = error
+        others = _first_failure(failure)
+        if failure or others:
+            raise failure or errors.StorageError(f"another rank could not write it: {others}")
+        if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
             (self.directory / TRACKER).write_text(str(iteration))
 
     def settle(self):
@@ -106,6 +116,16 @@ class Folders:
         for iteration, name in found[: -self._max_count]:
             if iteration != latest:
                 self._sets.remove(name)
+
+
+def _first_failure(own):
+    """What a rank failed with, as text; None: none did. All ranks call it."""
+    said = None if own is None else f"{own}"
+    if not torch.distributed.is_initialized():
+        return said
+    found = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(found, said)
+    return next((each for each in found if each is not None), None)
 
 
 def newest_in(directory):

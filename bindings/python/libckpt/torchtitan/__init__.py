@@ -36,13 +36,13 @@ if _missing:
 class CheckpointManager(_Stock):
     """Other options of libckpt come from the environment (LIBCKPT_...) or the file that it names.
 
-    job: the name of the run in memory; without one it is made of the folder's path.
+    job: the name of the run in memory; without one LIBCKPT_JOB, or made of the folder's path.
     """
 
     @dataclass(kw_only=True, slots=True)
     class Config(_Stock.Config):
         job: str = ""
-        """Name of the run in memory; made of the checkpoint folder if empty."""
+        """Name of the run in memory; if empty LIBCKPT_JOB, or made of the checkpoint folder."""
 
         save_mem_interval: int = 1
         """Capture in memory every so many steps."""
@@ -58,7 +58,8 @@ class CheckpointManager(_Stock):
 
     def _open(self, config):
         path = os.path.realpath(self.folder)
-        job = config.job or _publish_queue.job_of("torchtitan", os.path.basename(path), path)
+        job = config.job or _settings.configured("job")
+        job = job or _publish_queue.job_of("torchtitan", os.path.basename(path), path)
         options = {"save_mem_interval": config.save_mem_interval, "replicas": config.replicas}
         try:
             self._session = init(job, **options)

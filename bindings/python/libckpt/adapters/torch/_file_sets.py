@@ -52,7 +52,11 @@ class FileSets:
         self._keeps_foreign = keeps_foreign
         self.work = WorkFolders(self.private / "work")
         if rank == 0:
-            self._finish()
+            try:
+                self._finish()
+            except OSError as error:  # The other ranks are opening the job: rank 0 does, too.
+                logger.error("libckpt: publish what a killed run left in %s: %s",
+                             self.directory, error)  # fmt: skip
         job = _publish_queue.job_of(kind, self.directory.name, self.directory / area)
         self._queue = _publish_queue.PublishQueue(
             job, self.private / "job", rank=rank, world_size=world_size, **options

@@ -6,7 +6,7 @@ import pathlib
 import secrets
 import shutil
 
-from libckpt import _native
+from libckpt import _native, errors
 
 NAME_MAX = 255  # Bytes, of a file on Linux.
 
@@ -16,6 +16,14 @@ def can_place(path):
     with a name that leaves room for that of the file aside."""
     is_free = not path.exists() or path.is_file()
     return is_free and len(os.fsencode(path.name)) + len("..libckpt") <= NAME_MAX
+
+
+def make_directory(path):
+    """With its parents. Raises StorageError, as where the file system is read-only."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise errors.StorageError(f"make {path}: {error.strerror}") from error
 
 
 def place(file, path):

@@ -20,7 +20,7 @@ import typing
 
 from libckpt import errors
 from libckpt.core import _frameworks
-from libckpt.core.files import _storage, _unsaved
+from libckpt.core.files import _disk, _storage, _unsaved
 from libckpt._init import init
 from libckpt.ticket import said
 
@@ -58,7 +58,7 @@ class PublishQueue:
     """The session of one directory, and the saves that are not published yet."""
 
     def __init__(self, job, directory, allow_pickle=True, **options):
-        pathlib.Path(directory).parent.mkdir(parents=True, exist_ok=True)
+        _disk.make_directory(pathlib.Path(directory).parent)
         self.session = init(job, directory, save_storage_interval=1, max_ckpt_num=KEPT,
                             raise_on_error=True, allow_pickle=allow_pickle, **options)  # fmt: skip
         self.directory = pathlib.Path(directory)
@@ -299,5 +299,9 @@ def _unwatch():
 @atexit.register
 def _leave():
     settle(wait=True, deadline=EXIT_DEADLINE)
+    for path in waiting_paths():
+        logger.error("libckpt: the process ends, and %s is not there yet: the next process that "
+                     "saves to that place publishes it, if the daemon has stored it by then",
+                     path)  # fmt: skip
     for queue in [queue for queue in _queues if queue.is_ours() and not queue.waiting]:
         queue.close()  # All of it is published: nobody comes back for its memory.
