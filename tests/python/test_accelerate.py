@@ -185,6 +185,7 @@ def prepared(runtime, tmp_path, monkeypatch):
 
     def make(limit=2, is_named=True, width=2, **options):
         accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+        accelerate.state.GradientState._reset_state()
         configuration = ProjectConfiguration(project_dir=str(tmp_path / "project"),
                                              automatic_checkpoint_naming=is_named,
                                              total_limit=limit)  # fmt: skip

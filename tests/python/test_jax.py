@@ -349,6 +349,19 @@ def test_plain_values_become_arrays_where_arrays_are_wanted(open_job):
         assert checkpointer.restore({**wanted, "x": leaf}, strict=False).tree["x"] is leaf
 
 
+@pytest.mark.parametrize("make", [int, numpy.int32])
+def test_numbers_stand_for_the_arrays_that_became_of_them(open_job, make):
+    """As a step of 0, which is an array once a compiled function has added 1."""
+    checkpointer = open_job()
+    tree = {"step": jnp.int32(3), "w": jnp.ones(2), "rate": jnp.bfloat16(0.5)}
+    save(checkpointer, 1, tree)
+    assert_same(checkpointer.restore({**tree, "step": make(0)}).tree, tree)
+    assert_same(checkpointer.restore({**tree, "rate": 0.0}).tree, tree)
+    for wrong in ({"step": 0.5}, {"step": True}, {"w": 1.0}):
+        with pytest.raises(libckpt.InvalidArgument, match=f'"{min(wrong)}" is'):
+            checkpointer.restore({**tree, **wrong})
+
+
 def test_numbers_of_64_bits_are_not_cut_in_silence(open_job):
     checkpointer = open_job()
     values = numpy.arange(8) + 1e-12

@@ -82,7 +82,8 @@ class Wanted:
 def is_anywhere(leaf):
     """Whether no device was asked for: then JAX moves it to where the others are that it is used
     with, as it does with what jax.numpy makes."""
-    return leaf.sharding is None or (isinstance(leaf, jax.Array) and not leaf.committed)
+    is_given = getattr(leaf, "sharding", None) is not None  # A number has none.
+    return not is_given or (isinstance(leaf, jax.Array) and not leaf.committed)
 
 
 def as_keys(data, implementation, like):
@@ -113,6 +114,16 @@ def sharding_of(name, leaf, dimensions):
     return sharding
 
 
+NUMBERS = {bool: jax.numpy.bool_, int: jax.numpy.integer, float: jax.numpy.floating,
+           complex: jax.numpy.complexfloating}  # fmt: skip
+
+
+def _is_number_of(leaf, dtype):
+    """As a step of 0, which is an array once a compiled function has added 1."""
+    kind = NUMBERS.get(type(leaf))
+    return kind is not None and jax.numpy.issubdtype(_leaves.dtype_of(dtype), kind)
+
+
 def check(name, leaf, spec):
     """Raises InvalidArgument for an array that the saved one is not."""
     if isinstance(leaf, numpy.ndarray):
@@ -122,6 +133,8 @@ def check(name, leaf, spec):
         shape, dtype = key.shape, key.dtype.name
     elif hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         shape, dtype = leaf.shape, leaf.dtype.name
+    elif _is_number_of(leaf, spec.dtype):
+        shape, dtype = (), spec.dtype
     else:
         raise errors.InvalidArgument(
             f'restore: "{name}" is a {type(leaf).__name__} in `like` and was saved as an array, '
