@@ -24,6 +24,8 @@ TRAINER_SECONDS_MAX = 180
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes more than ten seconds; left out by --quick")
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # As in the background of a script.
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # Programs inherit it.
     if not hasattr(config, "workerinput"):  # One of several workers: they report to the first one.
         config.pluginmanager.register(Verdicts(config.rootpath))
 
