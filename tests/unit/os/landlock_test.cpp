@@ -284,7 +284,7 @@ std::string remount_under(const std::string& path, const std::string& named) {
 
 }  // namespace
 
-TEST_CASE("landlock: a mount below a named place comes and goes; a named mount must stay",
+TEST_CASE("landlock: a mount below a named place comes and goes, and a named one must stay",
           "[unit][os]") {
   if (is_left_out()) return;
   const Trees trees, others;
