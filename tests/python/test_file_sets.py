@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from libckpt import errors  # noqa: E402
 from libckpt.adapters.torch._file_sets import FileSets  # noqa: E402
-from libckpt.core.files import _disk, _publish_queue, _work  # noqa: E402
+from libckpt.core.files import _disk, _publish_queue, _storage, _work  # noqa: E402
 from test_publishing import cut_everywhere  # noqa: E402
 
 
@@ -355,7 +355,7 @@ def test_a_step_number_that_an_older_timeline_has_too_is_the_newer_one(tmp_path)
         (tmp_path / name).mkdir()
         manifest = {"format": "libckpt-manifest", "timeline": timeline, "shards": [{"members": []}]}
         (tmp_path / name / "manifest.json").write_text(json.dumps(manifest))
-    assert _publish_queue.find_step(tmp_path, 3)[0] == tmp_path / "step-000000003.g2"
+    assert _storage.find_step(tmp_path, 3)[0] == tmp_path / "step-000000003.g2"
 
 
 # --- several

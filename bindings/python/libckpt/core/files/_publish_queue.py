@@ -142,7 +142,7 @@ class PublishQueue:
             newest = self.session.counts()["durable"]
             if newest is None or newest < step:
                 return False
-            publish(*find_step(self.directory, step, weights))
+            publish(*_storage.find_step(self.directory, step, weights))
         except (errors.CheckpointError, OSError) as error:
             if isinstance(error, errors.Unavailable) and deadline <= 0:
                 return False
@@ -193,26 +193,10 @@ class PublishQueue:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def find_step(directory, step, weights=None):
-    """(its directory, by name of the member its file), or twice None.
-
-    `weights` is the name for the file that holds the items that are tensors. Of several timelines
-    that have the step it is the newest one's.
-    """
-    for found, path in reversed(_storage.steps(directory)):
-        manifest = _storage.read_manifest(path) if found == step else None
-        if manifest is not None:
-            files = _storage.archive_files(manifest["shards"][0])
-            if weights is not None:
-                files[weights] = _storage.tensor_file(manifest["shards"][0])
-            return path, {name: path / file for name, file in files.items()}
-    return None, None
-
-
 def await_step(directory, step, ends, weights=None):
     """As find_step, by that time: the daemon brings to storage what a killed run had captured."""
     while True:
-        path, files = find_step(directory, step, weights)
+        path, files = _storage.find_step(directory, step, weights)
         if path is not None or time.monotonic() > ends:
             return path, files
         time.sleep(LOOK_EVERY)

@@ -51,3 +51,19 @@ def archive_files(shard):
             archive = tensor["name"].split("//", 1)[0]
             files[archive] = shard["members"][tensor["member"]]["file"]
     return files
+
+
+def find_step(directory, step, weights=None):
+    """(its directory, by name of the member its file), or twice None.
+
+    `weights` is the name for the file that holds the items that are tensors. Of several timelines
+    that have the step it is the newest one's.
+    """
+    for found, path in reversed(steps(directory)):
+        manifest = read_manifest(path) if found == step else None
+        if manifest is not None:
+            files = archive_files(manifest["shards"][0])
+            if weights is not None:
+                files[weights] = tensor_file(manifest["shards"][0])
+            return path, {name: path / file for name, file in files.items()}
+    return None, None
