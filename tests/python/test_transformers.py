@@ -16,6 +16,7 @@ import re
 import signal
 import subprocess
 import time
+import types
 
 import pytest
 
@@ -377,6 +378,7 @@ class SlowBox:
 
     def __init__(self):
         self.waiting, self.on_their_way = [], []
+        self.session = types.SimpleNamespace(wait=lambda *arguments: None)  # All are committed.
 
     def patience(self):
         return _publish_queue.SLOT_DEADLINE
