@@ -6,13 +6,15 @@ loaded with its stock storage by as many ranks and by others, and compared as a 
 """
 
 import json
+import types
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_checkpointing")
 
-from libckpt import InvalidArgument  # noqa: E402
+from libckpt import InvalidArgument, torch_checkpointing  # noqa: E402
+from libckpt.core.files import _publish_queue  # noqa: E402
 
 
 @pytest.fixture
@@ -99,3 +101,18 @@ def test_an_option_that_is_none_is_named():
 
     with pytest.raises(InvalidArgument, match="no option keep_best, replica"):
         StorageConfig("out", replica=1, keep_best=2)
+
+
+def test_a_rank_waits_for_a_folder_that_rank_0_has_not_published_yet(tmp_path, monkeypatch):
+    sets = object.__new__(torch_checkpointing._Sets)
+    sets.sets = types.SimpleNamespace(rank=1, waiting=lambda: [], directory=tmp_path)
+    sets.begun = {"a": types.SimpleNamespace(commit=lambda: None)}
+    sets._handed_over = set()
+    settled = []
+    monkeypatch.setattr(_publish_queue, "settle", lambda wait: settled.append(wait))
+    monkeypatch.setattr(torch_checkpointing.time, "sleep", lambda _: (tmp_path / "a").mkdir())
+    sets.commit("a")
+    sets.await_folder("a", tmp_path / "a")
+    assert settled == [True] and (tmp_path / "a").exists()
+    sets.await_folder("b", tmp_path / "b")  # It captured no part of that.
+    assert settled == [True]

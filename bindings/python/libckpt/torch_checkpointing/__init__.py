@@ -124,8 +124,7 @@ class Storage(LocalFileSystemStorage):
             if self._sets.sets.rank != 0:  # Rank 0 renames the folder next.
                 self._sets.commit(name)
             return True
-        if self._below(path) in self._sets.sets.waiting():
-            self._sets.await_folder(path)
+        self._sets.await_folder(self._below(path), path)
         return super().exists(path)
 
     def rename(self, src_path, dst_path, is_directory=False, background_cleanup=False):
@@ -143,8 +142,7 @@ class Storage(LocalFileSystemStorage):
 
     def rmdir(self, path):
         name = self._below(path)
-        if name in self._sets.sets.waiting():
-            self._sets.await_folder(path)
+        self._sets.await_folder(name, path)
         if name is None or not self._sets.sets.remove(name):
             super().rmdir(path)
 
@@ -180,6 +178,7 @@ class _Sets:
         self.sets = _file_sets.FileSets("torch_checkpointing", root, rank=ranks[0],
                                         world_size=ranks[1], **options)  # fmt: skip
         self.begun = {}  # By name. One set at a time: more are what failed saves left.
+        self._handed_over = set()  # Their names: rank 0 publishes the folders, a little later.
         self._process, self._lock = os.getpid(), threading.Lock()
 
     def is_open(self):
@@ -200,9 +199,14 @@ class _Sets:
             part.give_up()
             raise FileExistsError(errno.ENOTEMPTY, "a checkpoint is there already", str(target))
         part.commit()
+        if self.sets.rank != 0:
+            self._handed_over.add(name)
 
-    def await_folder(self, path):
-        """Waits for the folder of a captured set, which rank 0 publishes a little later."""
+    def await_folder(self, name, path):
+        """Waits for the folder of a set that this process has captured; of others it does not."""
+        if name not in self.sets.waiting() and name not in self._handed_over:
+            return
+        self._handed_over.discard(name)
         ends = time.monotonic() + OTHERS_DEADLINE
         with contextlib.suppress(errors.CheckpointError):  # The log has it; there is no folder.
             _publish_queue.settle(wait=True)
