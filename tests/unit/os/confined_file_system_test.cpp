@@ -123,11 +123,11 @@ TEST_CASE("confined: real files are written by the ring and by threads, and refu
           if (!restrict_changes(places)) return "not restricted";
           auto ring = make_ring_file_system();
           if (on_ring && !ring) return {};
+          asio::io_context context;  // The threads of the files let go of it.
           const FileStatus seen = status_of(in + "/.").value();
           const auto files =
               explain_confinement(on_ring ? std::move(*ring) : make_pool_file_system(2),
                                   std::vector<ConfinedTo>{{in, seen.device, seen.inode}});
-          asio::io_context context;
           auto file = test::run_task(context, files->create(beneath(in, "file"), Caching::direct));
           if (!file) return file.error().message();
           for (const Status& done :
