@@ -37,7 +37,7 @@ inline constexpr std::array daemon_flags = std::to_array<DaemonFlag>({
     {"--foreground", "LIBCKPT_FOREGROUND"},
 });
 
-// Of the trainer's configuration, the Python package, buckets, and the tests' kill points.
+// Names of the trainer's configuration, the Python package, buckets, and the tests' kill points.
 inline constexpr std::array other_variables = std::to_array<std::string_view>({
     "LIBCKPT_CONFIG",
     "LIBCKPT_DEBUG",

@@ -28,7 +28,7 @@ constexpr Rights file_rights = write_rights | LANDLOCK_ACCESS_FS_REMOVE_FILE |
                                LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_MAKE_SOCK;
 constexpr Rights tree_rights = file_rights | LANDLOCK_ACCESS_FS_REMOVE_DIR |
                                LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_REFER;
-// What no place has: the daemon makes no links and no devices.
+// No place has these: the daemon makes no links and no devices.
 constexpr Rights never_granted = LANDLOCK_ACCESS_FS_MAKE_SYM | LANDLOCK_ACCESS_FS_MAKE_FIFO |
                                  LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_BLOCK;
 constexpr Rights all_changes = tree_rights | never_granted;

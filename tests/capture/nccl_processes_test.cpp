@@ -1,7 +1,7 @@
 // Goal:   ranks in processes of their own get one rank's bytes; whichever of them is killed,
 // stopped
 //         or late, the others' calls end at their deadlines, and they go on with one another.
-// Method: nccl_rank, which does what it is told; real processes and SIGKILL, on the stand-ins for
+// Method: nccl_rank carries out words of the test; real processes and SIGKILL, on the stand-ins for
 //         the driver and for NCCL.
 #include <fmt/format.h>
 #include <signal.h>
@@ -53,7 +53,7 @@ class Rank {
     REQUIRE(::send(channel_, line.data(), line.size(), MSG_NOSIGNAL) ==
             static_cast<ssize_t>(line.size()));
   }
-  // Of the first line that has no answer yet. Empty: it is dead.
+  // Reads that of the oldest line without one. Empty: it is dead.
   std::string answer() {
     std::string line;
     char letter = 0;
@@ -113,7 +113,7 @@ TEST_CASE("nccl processes: all have the bytes of one, from one after the other",
   ranks.join();
   for (const int root : {1, 1, 0}) {
     CHECK(ranks.ask(fmt::format("broadcast {} {}", root, long_enough)) == ranks.all("ok"));
-    CHECK(ranks.ask("has 1") == ranks.all("yes"));  // What rank 0 has by then.
+    CHECK(ranks.ask("has 1") == ranks.all("yes"));  // Rank 0 has that, too.
   }
   CHECK(ranks.ask("close 60000") == ranks.all("ok"));
   ranks.check_sound();

@@ -230,7 +230,7 @@ def train_step(state, batch):
     return State(state.step + 1, state.weights + batch)
 """
 
-# What of Levanter and equinox the guide's Trainer is made of; Levanter itself is large.
+# The guide's Trainer is made of these parts of Levanter and equinox; Levanter itself is large.
 LEVANTER = """
 assert int(load_checkpoint(state, 'checkpoints').step) == 1000
 import contextlib, dataclasses, types

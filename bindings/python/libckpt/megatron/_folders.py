@@ -119,7 +119,7 @@ class Folders:
 
 
 def _first_failure(own):
-    """What a rank failed with, as text; None: none did. All ranks call it."""
+    """The text of a rank's failure; None: none failed. All ranks call it."""
     said = None if own is None else f"{own}"
     if not torch.distributed.is_initialized():
         return said

@@ -28,7 +28,7 @@ logger = logging.getLogger("libckpt")
 
 SLOT_DEADLINE = 120.0  # How long a save waits for memory.
 DURABLE_DEADLINE = 600.0
-COMMITTED_DEADLINE = 10.0  # Of a save before the next one: milliseconds, unless a rank is gone.
+COMMITTED_DEADLINE = 10.0  # A save waits for the one before: milliseconds, unless a rank is gone.
 SILENT_MAX = 10.0  # A longer wait is logged.
 FAILING_DEADLINE = 60.0  # For storage that fails, as on a full disk; not for slow storage.
 FAILED_DEADLINE = 1.0  # The same, of a save that begins when storage fails already.
