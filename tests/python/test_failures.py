@@ -426,7 +426,7 @@ def test_a_save_that_begins_when_storage_fails_waits_for_a_second_only(tmp_path,
 
     session, queue.session = queue.session, Full()
     try:
-        queue.close()  # What did not come by now was given up.
+        queue.close()  # It has given up the files that are missing.
         assert waits == [_publish_queue.FAILED_DEADLINE]
         waits.clear()
         queue.capture_as(100, {})

@@ -101,7 +101,7 @@ class Ranks:
 
 
 class Oracle:
-    """What the lives so far have promised."""
+    """Keeps the promises of the lives so far."""
 
     def __init__(self):
         self._line = {}  # By step, the lineage of the state that was saved.

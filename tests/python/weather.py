@@ -66,7 +66,7 @@ class Site:
 
 
 class Job:
-    """What stays the same over all lives of a job."""
+    """The choices that hold for all lives of a job."""
 
     def __init__(self, dice):
         self.nodes = dice.choice(["A", "AB", "ABC"])

@@ -45,7 +45,7 @@ class SharedTeam {
   void be_there(std::size_t number) { ++of(number).arrived; }
   std::size_t arrived(std::size_t number) { return of(number).arrived; }
 
-  // What the root sends is damaged on its way.
+  // Damages the bytes of the root on their way.
   void corrupt(std::size_t number) { of(number).is_corrupt = true; }
   void deliver(std::size_t number, const std::vector<std::byte>& content);
   bool is_delivered(std::size_t number) { return of(number).is_delivered; }
@@ -61,7 +61,7 @@ class SharedTeam {
   };
   // New memory is zero, and so is all of this at first.
   struct Shared {
-    std::atomic<std::uint64_t> end;  // Of the contents, which lie behind.
+    std::atomic<std::uint64_t> end;  // Contents lie behind this, up to here.
     std::atomic<std::uint32_t> joined;
     std::atomic<bool> is_broken;
     Broadcast broadcasts[broadcasts_max];
