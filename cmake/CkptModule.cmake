@@ -46,7 +46,8 @@ if(CKPT_CCACHE)
 endif()
 if(CKPT_SANITIZE)
   target_compile_options(ckpt_flags INTERFACE -fsanitize=${CKPT_SANITIZE} -fno-omit-frame-pointer
-    -fno-sanitize-recover=all)
+    -fno-sanitize-recover=all
+    $<$<CXX_COMPILER_ID:Clang>:-fsanitize-ignorelist=${PROJECT_SOURCE_DIR}/cmake/ubsan_ignored.txt>)
   target_link_options(ckpt_flags INTERFACE -fsanitize=${CKPT_SANITIZE})
   if(CKPT_SANITIZE MATCHES thread)
     # Asio's fences are invisible to the thread sanitizer, and g++ warns of every one.
