@@ -279,9 +279,13 @@ Status LinkState::wait_slots(Deadline deadline) const {
   return wait_slots_unless([](const LinkView&) { return false; }, deadline);
 }
 
-Status LinkState::wait_slots_or_begun(Deadline deadline, const RestoreWatch& watch) const {
-  return wait_slots_unless([](const LinkView& view) { return view.begun.has_value(); }, deadline,
-                           watch);
+Status LinkState::wait_slots_for_restore(Deadline deadline, const RestoreWatch& watch) const {
+  return wait_slots_unless(
+      [](const LinkView& view) {
+        // Slots that are too small for captures may hold what is restored.
+        return view.begun.has_value() || (view.slots_error && view.slots.are_mapped());
+      },
+      deadline, watch);
 }
 
 bool LinkState::is_ready() const {

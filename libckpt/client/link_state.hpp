@@ -57,7 +57,7 @@ class LinkState {
   Status wait_slots(Deadline deadline) const;
   // For a restore that was asked for: waits until there are Slots, or it has its answer, or `watch`
   // gives up.
-  Status wait_slots_or_begun(Deadline deadline, const RestoreWatch& watch) const;
+  Status wait_slots_for_restore(Deadline deadline, const RestoreWatch& watch) const;
   bool is_ready() const;
   SessionIdentity identity() const;
 

@@ -152,7 +152,7 @@ Status SessionLink::ask_restore(control::AskRestore request, Deadline deadline) 
   asked_at_ = steady_clock::now();
   request.ask = state_->ask_begin();
   side_->post(std::move(request));
-  return state_->wait_slots_or_begun(deadline, watch_);
+  return state_->wait_slots_for_restore(deadline, watch_);
 }
 
 Result<Restored> SessionLink::restore(const CopyOut& copy_out, Deadline deadline) {

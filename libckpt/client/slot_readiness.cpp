@@ -88,7 +88,10 @@ Status SlotReadiness::ask_in_background() {
 }
 
 Status SlotReadiness::ask_for_restore() {
-  return layout_.slot_bytes <= room_asked_ ? Status() : ask_in_background();
+  if (layout_.slot_bytes <= room_asked_) return {};
+  Status slots = ask_in_background();
+  const bool is_over_budget = !slots && slots.error().code() == Errc::exhausted;
+  return is_over_budget ? Status() : slots;
 }
 
 Deadline SlotReadiness::save_deadline() {

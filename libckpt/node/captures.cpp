@@ -44,6 +44,7 @@ void Captures::prepare_slots(Rank& rank) {
   OwnSlots& own = slots_.own(rank.rank);
   if (own.is_allocating || session->slots_sent) return;
   if (rank.slots_failure) {
+    if (!own.slots.empty()) send_slots(*session, own);  // They serve restores.
     session->slots_sent = true;
     session->events->tell(control::SlotsFailed{fail(Error(*rank.slots_failure))});
     return;
@@ -52,12 +53,17 @@ void Captures::prepare_slots(Rank& rank) {
     facts_.context.spawn(make_slots(rank.rank, slot_count_, rank.wanted_slot_bytes));
     return;
   }
+  send_slots(*session, own);
+}
+
+// Granted Slots stay granted: the trainer may be about to begin one.
+void Captures::send_slots(Session& session, const OwnSlots& own) {
+  CKPT_ASSERT(session.events != nullptr);
   std::vector<ReadySlot> slots;
-  // Granted Slots stay granted: the trainer may be about to begin one.
   for (const OwnSlot& own_slot : own.slots)
-    slots.push_back({&own_slot.slot->memory(), session->generation_of(own_slot)});
-  session->slots_sent = true;
-  session->events->slots_ready(std::move(slots));
+    slots.push_back({&own_slot.slot->memory(), session.generation_of(own_slot)});
+  session.slots_sent = true;
+  session.events->slots_ready(std::move(slots));
 }
 
 asio::awaitable<void> Captures::make_slots(std::uint32_t rank_number, std::uint32_t count,

@@ -56,6 +56,7 @@ class Captures {
 
  private:
   void let_go_of_others();
+  static void send_slots(Session& session, const OwnSlots& own);
   asio::awaitable<void> make_slots(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes);
   Status begin(Caller by, OwnSlot& own, Step step);
   // The trainer began the step, and nothing comes of it: its wait for the step ends.

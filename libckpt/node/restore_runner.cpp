@@ -92,7 +92,8 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
     session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.
   } else if (session->slots_sent && !session->is_copying && rank.fenced.empty() &&
              (session->current_start != start.start_id || session->attempt != start.attempt)) {
-    if (rank.slots_failure) {  // No source helps: there is no place for its bytes.
+    // No source helps: there is no place for its bytes.
+    if (rank.slots_failure && slots_.own(rank.rank).slots.empty()) {
       session->answer(start, StartPhase::refused,
                       fail(Errc::invalid_argument, rank.slots_failure->message()));
       return life_.touch();

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 
+import numpy
 import pytest
 
 import libckpt
@@ -493,3 +494,19 @@ def test_importing_the_package_imports_no_framework():
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
                            check=True)  # fmt: skip
     assert found.stdout == "[]\n"
+
+
+def test_a_restart_that_wants_more_memory_than_there_is_restores_from_memory(job, caplog):
+    options = {"memory_budget": "20MiB", "blob_capacity": "64KiB", "raise_on_error": False}
+    weights = numpy.arange(1 << 19, dtype=numpy.float64)
+    first = job("grown", **options)
+    assert first.save(1, {"weights": weights}, wait=30)
+    first.wait(1, "committed")
+    first.abandon()
+    second = job("grown", **options)
+    larger = {"weights": numpy.zeros(1 << 19), "new": numpy.zeros(1 << 20)}
+    restored = second.restore(larger, strict=False)
+    assert (restored.step, restored.source) == (1, "own_memory")
+    assert (larger["weights"] == weights).all()
+    assert second.save(2, larger).outcome == "failed"
+    assert "raise memory_budget" in caplog.text

@@ -174,6 +174,28 @@ def test_what_a_rank_has_not_the_others_capture_themselves():
         assert ("model.4.bias" in names) == (rank != 1)
 
 
+def test_room_is_asked_for_what_is_there_where_nothing_is_divided():
+    # More would have the Slots of an earlier life made anew, which a restore waits for.
+    items = {"own": {"large": torch.ones(1000), "small": torch.ones(10)}}
+
+    def room(ranks):
+        return _replicas.Replicas(ranks).expected_bytes(items, (), False)
+
+    assert on_ranks(2, room) == [4040, 4040]
+
+
+def test_room_is_asked_for_one_tensor_more_than_an_even_share():
+    items = {"model": make_items()["model"]}
+    module = items["model"].module
+    share = sum(each.nbytes for each in module.parameters()) // 2
+    buffers = sum(each.nbytes for each in module.buffers())
+
+    def room(ranks):
+        return _replicas.Replicas(ranks).expected_bytes(items, (), False)
+
+    assert on_ranks(2, room) == [share + 16 * 16 * 4 + buffers] * 2
+
+
 def test_tied_tensors_go_to_one_rank():
     def change(_, model):
         model[5].weight = model[0].weight

@@ -335,6 +335,29 @@ TEST_CASE("link state: the watch of a restore gets the engine's progress", "[uni
   CHECK(told[2].waiting == "the daemon is away");
 }
 
+TEST_CASE("link state: for a restore, Slots that are there do where larger ones cannot be had",
+          "[unit][client]") {
+  Session session;
+  session.make_slots();
+  session.ask = session.state.ask_begin();
+  session.state.ask_layout(16 * page_bytes);
+  session.state.slots_failed(Error(Errc::exhausted, "over the budget"));
+  REQUIRE(session.state.wait_slots_for_restore(passed, {}));
+  const Status for_saves = session.state.wait_slots(passed);
+  REQUIRE_FALSE(for_saves);
+  CHECK(for_saves.error().code() == Errc::exhausted);
+}
+
+TEST_CASE("link state: without any Slot a restore ends with the reason", "[unit][client]") {
+  Session session;
+  session.ask = session.state.ask_begin();
+  session.state.ask_layout(page_bytes);
+  session.state.slots_failed(Error(Errc::exhausted, "over the budget"));
+  const Status waited = session.state.wait_slots_for_restore(passed, {});
+  REQUIRE_FALSE(waited);
+  CHECK(waited.error().code() == Errc::exhausted);
+}
+
 TEST_CASE("link state: the watch of a restore ends it while it waits", "[unit][client]") {
   Session session;
   session.ask = session.state.ask_begin();
@@ -344,7 +367,7 @@ TEST_CASE("link state: the watch of a restore ends it while it waits", "[unit][c
   Status ended;
   SECTION("for its Slots") {
     session.state.ask_layout(page_bytes);
-    ended = session.state.wait_slots_or_begun(never, gives_up);
+    ended = session.state.wait_slots_for_restore(never, gives_up);
   }
   SECTION("for an offer") {
     session.make_slots();

@@ -1,5 +1,6 @@
 // Goal:   a Slot is given up only for something better: the newest committed step outlives restores
 //         of older steps that did not succeed, and a capture that is refused gives its Slot back.
+//         Slots serve a restore whose layout asks for more than the budget has.
 // Method: a rank with few Slots, on a disk in memory; restores that are asked for and given up.
 #include <cerrno>
 
@@ -69,6 +70,46 @@ TEST_CASE("slots kept: a capture of an unknown layout gives its Slot back", "[un
   rank.layout.version = version;
   rank.capture(Step{2});
   REQUIRE(rank.pass_until([&] { return rank.committed == Step{2}; }));
+}
+
+namespace {
+
+// One step is in memory, and its trainer is gone.
+void leave_a_step(test::OneRank& rank) {
+  REQUIRE(rank.begin_fresh());
+  rank.capture(Step{1});
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{1}; }));
+  rank.engine->detach(rank.session);
+  rank.answer.reset();
+  rank.slots.clear();  // The next trainer has mapped none.
+}
+
+void require_restored(test::OneRank& rank) {
+  REQUIRE(rank.engine->call(rank.session, control::AskRestore{1, std::nullopt}));
+  REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
+  REQUIRE((rank.answer->result ? "" : rank.answer->result.error().message()) == "");
+  REQUIRE(rank.answer->restored);
+  CHECK(rank.answer->restored->step == Step{1});
+  CHECK_FALSE(rank.is_wrong);
+}
+
+}  // namespace
+
+TEST_CASE("slots kept: without room for larger Slots a restore takes what is in those there are",
+          "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk, 3 * MiB);
+  leave_a_step(rank);
+  const format::Layout saved = rank.layout;
+  rank.may_lack_slots = true;
+  REQUIRE(rank.attach_only());
+  REQUIRE(rank.tell_layout(5 * MiB, 2));
+  REQUIRE(rank.pass_until([&] { return rank.no_slots.has_value(); }));
+  CHECK(rank.no_slots->code() == Errc::exhausted);  // For captures.
+  rank.layout = saved;
+  rank.tensor_bytes = 3 * MiB;
+  require_restored(rank);
 }
 
 namespace {

@@ -56,14 +56,15 @@ class Replicas:
         replicas = {}
         _, tensors, _ = _items.flatten(items, allow_pickle, replicas=replicas)
         sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
-        shared = sum(sizes[name] for name, kind in replicas.items() if kind != _item_kinds.BUFFER)
+        given_out = [sizes[name] for name, kind in replicas.items() if kind != _item_kinds.BUFFER]
+        shared = sum(given_out)
         state = _registration.state_bytes(items.values(), optimizers)
         # State is divided among copies as the parameters are.
         share = shared + int(state * captured_share(sizes, tensors.places))
         if shared:
             share //= self._ranks.world_size
         # Whole tensors are given out: a rank may get one more than an even share.
-        return sum(sizes.values()) - shared + share + max(sizes.values(), default=0)
+        return sum(sizes.values()) - shared + share + max(given_out, default=0)
 
     def known_here(self, into, answer):
         """The items that were saved for this rank. A rank that did not exist then seeds its own
