@@ -281,11 +281,7 @@ Status LinkState::wait_slots(Deadline deadline) const {
 
 Status LinkState::wait_slots_for_restore(Deadline deadline, const RestoreWatch& watch) const {
   return wait_slots_unless(
-      [](const LinkView& view) {
-        // Slots that are too small for captures may hold what is restored.
-        return view.begun.has_value() || (view.slots_error && view.slots.are_mapped());
-      },
-      deadline, watch);
+      [](const LinkView& view) { return view.needs_no_more_slots_to_restore(); }, deadline, watch);
 }
 
 bool LinkState::is_ready() const {

@@ -41,8 +41,8 @@ class SlotReadiness {
   // The same for a save: the engine is not asked again at each step.
   Status ask_for_save(Deadline deadline);
   Status ask_in_background();
-  // Also in the background. Keeps an earlier request for more room than a restore needs. No error is
-  // `exhausted`: Slots that are there already may do for a restore, and the engine knows.
+  // Also in the background. Keeps an earlier request for more room than a restore needs. Never
+  // fails with `exhausted`: Slots that are there already may do for a restore.
   Status ask_for_restore();
   // A restore has failed, and other Slots may have been made for it.
   void forget_room() { room_asked_ = 0; }
