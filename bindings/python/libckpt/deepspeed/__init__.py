@@ -46,9 +46,9 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
         is captured; `keep_best` goes by those of rank 0.
     options: those of `libckpt.init`, such as save_mem_interval.
     """
-    job = job or _settings.configured("job")
+    job = _settings.job(job)
     if job is None and dir is None:
-        raise errors.InvalidArgument("attach: give job, the name of the run, or dir")
+        raise errors.InvalidArgument("attach: give job, the name of the run, LIBCKPT_JOB, or dir")
     is_disabled = options.get("disable")
     if _settings.is_true(_settings.configured("disable") if is_disabled is None else is_disabled):
         return engine

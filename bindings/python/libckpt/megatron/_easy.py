@@ -47,7 +47,7 @@ class EasyCkpt:
     def memory(self):
         """Opened when it is first needed: the process groups exist by then."""
         if self._memory is None:
-            job = self._job or _settings.configured("job")
+            job = _settings.job(self._job)
             if job is None:
                 directory = os.path.realpath(self.save_dir or ".")
                 job = _publish_queue.job_of("megatron", os.path.basename(directory), directory)
