@@ -19,7 +19,7 @@ import deepspeed
 
 from libckpt import errors
 from libckpt._init import with_keywords
-from libckpt.core import _settings
+from libckpt.core import _resuming, _settings
 from libckpt.core.files import _publish_queue
 from libckpt.deepspeed._folders import Folders
 from libckpt.deepspeed._layout import Layout
@@ -203,7 +203,8 @@ class Attached:
                     "libckpt: %s is newer than memory, but another number of ranks saved it, and "
                     "DeepSpeed loads it with as many only", name,
                 )  # fmt: skip
-            client_state = self._give(found, name)
+            client_state = self.memory.give(found)
+            _resuming.log_memory(found, name)
         except errors.CheckpointError as error:
             if name is not None:
                 logger.error("libckpt: resume from memory: %s; resumes from %s instead",
@@ -216,14 +217,9 @@ class Attached:
         found = self.memory.newest()
         if found is None:
             return None
-        self._give(found, None)
+        self.memory.give(found)
+        logger.warning("libckpt: resumes step %d from %s", found.step, found.source_name)
         return found.step
-
-    def _give(self, found, folder):
-        client_state = self.memory.give(found)
-        logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
-                       found.step, found.source_name, folder)  # fmt: skip
-        return client_state
 
 
 def _leave(engine):

@@ -158,8 +158,7 @@ class EasyCkpt:
         return self.folders.newest_in(self.load_dir)
 
     def _resumed(self, progress, restored, newest):
-        logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
-                       restored.step, restored.source_name, newest)  # fmt: skip
+        _resuming.log_memory(restored, newest)
         _training.give_progress(progress)
         return progress["iteration"], progress["num_floating_point_operations_so_far"]
 
