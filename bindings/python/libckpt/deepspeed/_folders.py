@@ -23,6 +23,7 @@ from libckpt.deepspeed import _universal
 
 logger = logging.getLogger("libckpt")
 
+ADVICE = "DeepSpeed deletes no folder: remove some"  # Where the disk is full.
 PART = re.compile(r"zero_pp_rank_(\d+)_")  # In the name of a data parallel rank's file.
 
 
@@ -113,7 +114,8 @@ class Folders:
         if key not in self._sets:
             try:
                 place = {"rank": self._layout.rank, "world_size": self._layout.ranks}
-                self._sets[key] = FileSets("deepspeed", key, **place, **self._options)
+                self._sets[key] = FileSets("deepspeed", key, advice=ADVICE, **place,
+                                          **self._options)  # fmt: skip
             except (errors.CheckpointError, OSError) as error:
                 logger.error("libckpt: %s: %s; stock DeepSpeed writes its folders", key, error)
                 self._sets[key] = None
