@@ -72,6 +72,15 @@ class Folders:
         for sets in filter(None, self._sets.values()):
             sets.settle()
 
+    def close(self):
+        """Publishes all of it, and frees its memory: another engine may save there next."""
+        for sets in filter(None, self._sets.values()):
+            try:
+                sets.close()
+            except errors.CheckpointError as error:
+                logger.error("libckpt: %s: %s", sets.directory, error)
+        self._sets.clear()
+
     def finish(self, directory):
         """Publishes what was promised there, by this run or by one that was killed."""
         if (pathlib.Path(directory) / PRIVATE).is_dir():
