@@ -327,6 +327,18 @@ void choose(Vote& result, const Coverages& steps, const VoteRules& rules) {
   }
 }
 
+// Why the chosen step. A door looks at the newest and then names it, which is nobody's wish.
+const char* choice(const Vote& vote, const Coverages& steps, const VoteRules& rules) {
+  CKPT_ASSERT(vote.chosen.has_value());
+  VoteRules unasked = rules;
+  unasked.wanted.reset();
+  Vote newest;
+  choose(newest, steps, unasked);
+  CKPT_ASSERT(newest.chosen.has_value());
+  return newest.chosen == vote.chosen ? "the newest that all ranks can have"
+                                      : "the step that was asked for";
+}
+
 Coverages cover_all(const ClusterView& view, const DamagedShards& damaged,
                     std::set<std::uint32_t>& other_worlds) {
   Coverages all;
@@ -368,15 +380,15 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
   std::set<std::uint32_t> other_worlds;
   const DamagedShards damaged = damaged_for_restore(view);
   const std::size_t damaged_steps = damaged_count(view, damaged);
-  choose(result, cover_all(view, damaged, other_worlds), rules);
+  const Coverages steps = cover_all(view, damaged, other_worlds);
+  choose(result, steps, rules);
   prefer_newer_of_other_world(result, view, rules);
   refuse_without_history(result, view, rules);
   refuse_older_than_unreadable(result, view, rules);
   check(result);
   if (result.error != Errc{}) return result;
   if (result.chosen) {
-    result.reason =
-        rules.wanted ? "the step that was asked for" : "the newest that all ranks can have";
+    result.reason = choice(result, steps, rules);
     if (result.digests.size() != view.shape.world_size)
       result.reason += saved_by_text(result.digests.size());
     if (rules.wanted) return result;

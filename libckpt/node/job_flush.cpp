@@ -85,7 +85,7 @@ bool JobStorage::is_ours(std::uint64_t flush_id, Part part) const {
 }
 
 void JobStorage::fail_part(Part part, const Error& error) {
-  std::string why = storage::with_room(error, retention_).message();
+  std::string why = storage::with_room(error, retention_, facts_.directory).message();
   flush_report_.failed.push_back({part.rank, part.turn, std::move(why)});
   count_failure(error);
   life_.touch();
@@ -243,7 +243,7 @@ asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answ
   // A writer that hung may make the directory again: it is looked for before the next flush.
   if (published && attempt_ == work_directory && !had_several_writers) attempt_.clear();
   if (!published) {
-    published = fail(storage::with_room(published.error(), retention_));
+    published = fail(storage::with_room(published.error(), retention_, facts_.directory));
     count_failure(published.error());
     auto discarded =
         co_await storage::discard_work_directory(site(), work_directory, "its flush failed");

@@ -170,8 +170,9 @@ void SecondPlace::note(const Status& done) {
   }
   ++failures_;
   if (!trouble_.empty()) return;  // Said once.
-  trouble_ = fmt::format("the second place {} does not get steps: {}", second_.directory(),
-                         storage::with_room(done.error(), retention_).message());
+  trouble_ =
+      fmt::format("the second place {} does not get steps: {}", second_.directory(),
+                  storage::with_room(done.error(), retention_, second_.directory()).message());
   log_warning("job={} {}", facts_.shape.job, trouble_);
 }
 

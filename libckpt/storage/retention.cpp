@@ -14,6 +14,7 @@
 #include "storage/member_reader.hpp"
 #include "storage/removal.hpp"
 #include "storage/run_catalog.hpp"
+#include "storage/step_directory.hpp"
 
 namespace ckpt::storage {
 
@@ -39,13 +40,25 @@ std::string deletion_reason(const Checkpoint& checkpoint, const RetentionRule& r
   return "abandoned by a restore to an older step; " + rule_in_words;
 }
 
-Error with_room(const Error& error, const RetentionRule& rule) {
+namespace {
+
+bool is_of_a_door(std::string_view directory) {
+  return directory.find(fmt::format("/{}/", private_directory_name)) != std::string_view::npos;
+}
+
+}  // namespace
+
+Error with_room(const Error& error, const RetentionRule& rule, std::string_view directory) {
   const std::uint64_t count = rule.max_ckpt_num;
   const std::error_code cause = error.cause();
   const bool is_full =
       cause == std::errc::no_space_on_device ||
       cause == std::error_code(EDQUOT, std::generic_category());  // Which std::errc lacks.
   if (!is_full || count == 0) return error;
+  if (is_of_a_door(directory))
+    return Error(error.code(), fmt::format("{} ({}); older ones go only when this one is "
+                                           "there: it needs room beside them",
+                                           error.text(), cause.message()));
   return Error(error.code(),
                fmt::format("{} ({}); max_ckpt_num={} keeps {} until a newer one is durable: this "
                            "needs room for {}",

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "storage/catalog.hpp"
@@ -39,7 +40,9 @@ struct RetentionRule {
 // "only the newest 3, steps that 1000 divides are kept".
 std::string describe(const RetentionRule& rule);
 // An error of a disk, or of a user's share of one, that is full gets the room that the rule needs.
-Error with_room(const Error& error, const RetentionRule& rule);
+// A directory that a door has within a framework's own folder is not named by the rule: what lies
+// in the folder stays by the framework's option.
+Error with_room(const Error& error, const RetentionRule& rule, std::string_view directory);
 
 // For the log: why the rule deletes it. An abandoned one goes though it may be the newest.
 std::string deletion_reason(const Checkpoint& checkpoint, const RetentionRule& rule);

@@ -270,6 +270,32 @@ def test_a_load_brings_what_was_saved_after_it_was_asked_for(alone, runtime):
     assert torch.equal(found["value"], torch.full((3,), 2.0))
 
 
+@pytest.mark.parametrize("is_lost", [False, True], ids=["in-memory", "on-storage"])
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_job_that_is_saved_to_before_it_was_asked_names_what_it_leaves(
+    alone, runtime, tmp_path, programs, caplog, is_lost, asks
+):
+    options = {"dir": str(tmp_path / "dir"), "save_storage_interval": 1}
+    storage = libckpt.dcp.Storage("ckpt://job", **options)
+    dcp.save({"w": torch.ones(4)}, checkpoint_id="ckpt://job/step-3", storage_writer=storage)
+    storage.session().wait(3, "durable")
+    storage.session().abandon()
+    assert not [message for message in caplog.messages if "begins anew" in message]
+    if is_lost:
+        subprocess.run([programs / "ckpt", "stop"], check=True, timeout=60, capture_output=True)
+    storage = libckpt.dcp.Storage("ckpt://job", **options)
+    if asks:
+        assert storage.find() == 3
+    dcp.save({"w": torch.ones(4)}, checkpoint_id="ckpt://job/step-4", storage_writer=storage)
+    dcp.save({"w": torch.ones(4)}, checkpoint_id="ckpt://job/step-5", storage_writer=storage)
+    left = [message for message in caplog.messages if "begins anew" in message]
+    place = "on storage" if is_lost else "in memory"
+    assert left == [] if asks else len(left) == 1
+    assert asks or f"job job begins anew, and leaves step 3 behind, which is {place}" in left[0]
+    assert asks or "call find() or load ckpt://job/latest before the first save" in left[0]
+    storage.session().close()
+
+
 def test_a_load_of_nothing_says_so(alone, runtime):
     with pytest.raises(BaseException, match="nothing to restore|no step|not found"):
         loaded(alone(), "ckpt://nothing/latest", value=torch.zeros(3))

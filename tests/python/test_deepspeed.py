@@ -137,7 +137,7 @@ def test_ranks_that_were_killed_go_on_from_memory_in_any_number(jobs, case):
     assert len(losses(log)) == STEPS  # The client state came along.
     for each in (again, *logs, log):
         assert rates(each) == {step: rates(whole)[step] for step in rates(each)}
-    assert "libckpt: resumes step 7 from own memory; the newest folder is None" in log
+    assert "libckpt: resumes step 7 from own memory; there is no folder" in log
 
 
 def test_a_folder_that_was_on_its_way_is_published_and_stock_deepspeed_reads_it(jobs, tmp_path):

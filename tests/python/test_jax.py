@@ -10,6 +10,7 @@ import datetime
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -116,6 +117,15 @@ def all_kinds(on, first, second):
     tree["plain"] = [3, 0.1, float("inf"), "text", None, True, (1, 2), numpy.arange(3),
                      numpy.float64(2.5), numpy.ones(2, jnp.bfloat16)]  # fmt: skip
     return tree
+
+
+def test_a_restore_that_names_no_step_is_said_to_take_the_newest(open_job, capfd):
+    checkpointer, tree = open_job(), {"w": jnp.ones(4)}
+    save(checkpointer, 3, tree)
+    assert checkpointer.restore(tree).step == 3
+    told = re.findall(r"restored step 3 .*", capfd.readouterr().err)
+    assert told
+    assert all("the newest that all ranks can have" in line for line in told), told
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (4,), (1,), (2, 1)])

@@ -14,7 +14,7 @@ FALSE = ("0", "false", "no", "off", "")
 
 
 def init(
-    job,
+    job=None,
     dir=None,
     *,
     guard=None,
@@ -63,6 +63,7 @@ def init(
 ):
     """Opens a session for this rank of `job`; the node's daemon is started when none runs.
 
+    job: the name of the run; by default LIBCKPT_JOB.
     dir: where checkpoints are published: a directory, or "s3://bucket/prefix"; none: memory only.
         Two places: "/nvme/run, s3://bucket/run every 10"; the second one gets copies.
     guard: an optimizer, or several, for Session.guard.
@@ -86,6 +87,7 @@ def init(
     if "max_ckpt_num" in given and "keep" in given:
         raise errors.InvalidArgument("give max_ckpt_num or keep: they are the same")
     _check(given)
+    given["job"] = _settings.job(job)
     if "keep" in given:
         given["max_ckpt_num"] = given.pop("keep")
     if "keep_every" in given:
@@ -115,6 +117,10 @@ def _configured_flag(name):
 
 def _check(given):
     """Checks the options of the package itself; the library checks the rest."""
+    if _settings.job(given.get("job")) is None:
+        raise errors.InvalidArgument(
+            "option job: none was given: give the run a name in the code, or in LIBCKPT_JOB"
+        )
     if "dir" in given and not os.fspath(given["dir"]):
         raise errors.InvalidArgument(
             "option dir: it is empty, which would be the current directory: give one (\".\" for "

@@ -60,7 +60,7 @@ class Options(TypedDict, total=False):
     restore_deadline: Seconds | None
 
 def init(
-    job: str,
+    job: str | None = None,
     dir: Path | None = None,
     *,
     guard: Any = None,

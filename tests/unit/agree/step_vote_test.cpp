@@ -129,6 +129,25 @@ TEST_CASE("vote: a restore beside damage reports it", "[unit][agree]") {
       std::string::npos);
 }
 
+TEST_CASE("vote: the newest step is said to be that, also where a trainer names it",
+          "[unit][agree]") {
+  Scene scene(2);
+  scene.hold_everywhere(1, 3);
+  scene.hold_everywhere(1, 4);
+  agree::VoteRules rules;
+  rules.wanted = Step{4};  // A door has looked at the newest, and brings it.
+  CHECK(vote(scene, rules).reason == "the newest that all ranks can have");
+  rules.wanted = Step{3};
+  CHECK(vote(scene, rules).reason == "the step that was asked for");
+  rules.history = {{1, {}}, {2, format::StepId{1, Step{3}}}};  // Step 4 is abandoned.
+  CHECK(vote(scene, rules).reason == "the newest that all ranks can have");
+  rules.history.clear();
+  rules.restore_counts = {{{1, Step{4}}, 3}};  // And now it is suspect.
+  CHECK(vote(scene, rules).reason == "the newest that all ranks can have");
+  rules.wanted = Step{4};
+  CHECK(vote(scene, rules).reason == "the step that was asked for");
+}
+
 TEST_CASE("vote: what a node without a rank found in an earlier restore may be repaired by now",
           "[unit][agree]") {
   Scene scene(2);

@@ -3,6 +3,7 @@
 // Method: a run stores some steps; the next one, with a lower number, finds no room on the disk.
 #include <cerrno>
 
+#include "storage/retention.hpp"
 #include "unit/node/two_steps.hpp"
 
 namespace ckpt::node {
@@ -69,6 +70,21 @@ TEST_CASE("full disk: who has room for as many as are kept hears that one more i
   CHECK(rank.notice.degraded.ends_with(told));
   CHECK((rank.notice.degraded.find("max_ckpt_num") == std::string::npos) == told.empty());
   CHECK(steps_on(disk).size() == 9);
+}
+
+TEST_CASE("full disk: in a framework's own folder the job's number is nobody's knob",
+          "[unit][node]") {
+  const Error full(Errc::exhausted, "allocate",
+                   std::make_error_code(std::errc::no_space_on_device));
+  const storage::RetentionRule rule{2, {}, {}};
+  const auto told = [&](std::string_view directory) {
+    return storage::with_room(full, rule, directory).text();
+  };
+  CHECK_THAT(told("/run"), Catch::Contains("max_ckpt_num=2 keeps 2"));
+  CHECK_THAT(told("/run/.libckpt-of-ours/job"), Catch::Contains("max_ckpt_num"));
+  const std::string of_door = told("/output/.libckpt/job");
+  CHECK_THAT(of_door, !Catch::Contains("max_ckpt_num") && Catch::Contains("No space left"));
+  CHECK(of_door.ends_with("older ones go only when this one is there: it needs room beside them"));
 }
 
 TEST_CASE("full disk: it is said of a small file, and of a user's share, too", "[unit][node]") {

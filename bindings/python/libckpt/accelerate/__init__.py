@@ -38,7 +38,7 @@ SEATS = ("_models", "_optimizers", "_schedulers", "_dataloaders", "_custom_objec
 def attach(accelerator, *, job=None, dir=None, overlap=True, **options):
     """Attaches libckpt to the Accelerator, once its objects are prepared. Returns a State.
 
-    job: a name for the training; by default one is made from the Accelerator's project_dir.
+    job: the name of the run; by default LIBCKPT_JOB, or made from the Accelerator's project_dir.
     overlap: parameters and optimizer state are copied while the next step runs, until it updates
     them; False: before `capture` returns. `options` are those of `libckpt.init`.
     """
@@ -48,10 +48,11 @@ def attach(accelerator, *, job=None, dir=None, overlap=True, **options):
         logger.warning("libckpt: the Accelerator is left as it is: %s", problem)
     if is_disabled or problem:
         return State(accelerator)
+    job = _settings.job(job)
     if job is None and accelerator.project_dir is None:
         raise errors.InvalidArgument(
             "libckpt.accelerate.attach: the Accelerator has no project_dir to name the training "
-            'by: give it one, or job="a name of its own"'
+            'by: give it one, or job="a name of its own", or LIBCKPT_JOB'
         )
     if job is None:
         project = os.path.realpath(accelerator.project_dir)

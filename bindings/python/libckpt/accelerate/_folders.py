@@ -45,7 +45,8 @@ class Folders:
             accelerator, sets = self._accelerator, None
             try:
                 sets = FileSets("accelerate-files", directory, rank=accelerator.process_index,
-                                world_size=accelerator.num_processes)  # fmt: skip
+                                world_size=accelerator.num_processes,
+                                advice="total_limit says how many stay")  # fmt: skip
             except (errors.CheckpointError, OSError) as error:
                 logger.error("libckpt: folders in %s: %s; accelerate writes them itself",
                              directory, error)  # fmt: skip

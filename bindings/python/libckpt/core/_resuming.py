@@ -25,6 +25,13 @@ def from_memory(session, restore):
     return (None if failure else restored), failure
 
 
+def log_memory(restored, newest, noun="folder"):
+    """Training goes on from memory; `newest`: what there is besides, or None."""
+    other = f"there is no {noun}" if newest is None else f"the newest {noun} is {newest}"
+    logger.warning("libckpt: resumes step %d from %s; %s", restored.step, restored.source_name,
+                   other)  # fmt: skip
+
+
 def is_memory_newest(restored, failure, stored, step, noun="folder", name=None):
     """Whether training goes on from what was restored; else it does from `stored`, a path of that
     step. None: there is none, and training begins.
@@ -32,10 +39,7 @@ def is_memory_newest(restored, failure, stored, step, noun="folder", name=None):
     `name`: for the line. Raises when nothing can be had, although there is something.
     """
     if restored is not None and (stored is None or restored.step >= step):
-        newest = stored if name is None else name
-        other = f"there is no {noun}" if newest is None else f"the newest {noun} is {newest}"
-        logger.warning("libckpt: resumes step %d from %s; %s", restored.step, restored.source_name,
-                       other)  # fmt: skip
+        log_memory(restored, stored if name is None else name, noun)
         return True
     if stored is None:
         if failure is not None:

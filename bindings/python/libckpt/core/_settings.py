@@ -23,6 +23,12 @@ def chosen(options, option):
     return options.get(option) or configured(option)
 
 
+def job(given):
+    """The name of a training's job: the code's, else the configured one; None: neither has one, and
+    a door that knows the training's folder makes one of that."""
+    return given or configured("job")
+
+
 def is_true(value):
     """Whether an option that is a flag, as text perhaps, is set."""
     return str(value).lower() in TRUE

@@ -12,25 +12,26 @@ is copied in memory; its folder, in DeepSpeed's own format, appears complete or 
 import atexit
 import functools
 import logging
+import sys
 import types
 import weakref
 
-import deepspeed
-
 from libckpt import errors
 from libckpt._init import with_keywords
-from libckpt.core import _settings
+from libckpt.core import _resuming, _settings
 from libckpt.core.files import _publish_queue
 from libckpt.deepspeed._folders import Folders
 from libckpt.deepspeed._layout import Layout
 from libckpt.deepspeed._memory import Memory
+from libckpt.deepspeed._problem import problem_of
 
-__all__ = ["accumulation_for", "attach", "close", "resume", "wait", "write_universal"]
+__all__ = ["accumulation_for", "attach", "close", "detach", "resume", "wait", "write_universal"]
 
 logger = logging.getLogger("libckpt")
 
-VERSION_MIN = (0, 17)
 METHODS = ("step", "load_checkpoint", "save_checkpoint")
+
+_attached = weakref.WeakValueDictionary()  # By job.
 
 
 @with_keywords
@@ -46,9 +47,9 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
         is captured; `keep_best` goes by those of rank 0.
     options: those of `libckpt.init`, such as save_mem_interval.
     """
-    job = job or _settings.configured("job")
+    job = _settings.job(job)
     if job is None and dir is None:
-        raise errors.InvalidArgument("attach: give job, the name of the run, or dir")
+        raise errors.InvalidArgument("attach: give job, the name of the run, LIBCKPT_JOB, or dir")
     is_disabled = options.get("disable")
     if _settings.is_true(_settings.configured("disable") if is_disabled is None else is_disabled):
         return engine
@@ -64,6 +65,8 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
         problem = problem_of(engine)
         layout = None if problem else Layout(engine)
         given = client_state, metrics
+        if layout:
+            _take_over(job)
         memory = Memory(engine, layout, job, given, {"dir": dir, **options}) if layout else None
     except (errors.CheckpointError, AttributeError) as error:  # A version with other fields.
         problem = str(error)
@@ -73,9 +76,27 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
         logger.warning("libckpt: the DeepSpeed engine is left as it is: %s", problem)
         return engine
     folders = Folders(engine, layout, memory.session.ranks, options)
-    engine._libckpt = Attached(engine, memory, folders)
+    engine._libckpt = _attached[job] = Attached(engine, memory, folders)
     atexit.register(_leave, weakref.ref(engine))
     return engine
+
+
+def _take_over(job):
+    """In a notebook the cell that makes an engine runs again; DeepSpeed keeps the earlier one."""
+    earlier = _attached.get(job)
+    if earlier is None:
+        return
+    if not earlier.memory.session.is_closed:
+        if not hasattr(sys, "ps1"):  # A program may train both. Whose steps would it go on from?
+            raise errors.InvalidArgument(
+                f"attach: job {job} is attached to another engine of this process: give each "
+                "engine a job of its own, or call libckpt.deepspeed.detach(engine) with that one"
+            )
+        logger.warning(
+            "libckpt: attach: job %s was attached to another engine of this process: this one "
+            "takes it over, and the other is DeepSpeed's alone", job,
+        )  # fmt: skip
+    earlier.let_go()
 
 
 def _raise_without_folder(engine, why):
@@ -134,6 +155,14 @@ def close(engine):
         attached.memory.session.close()
 
 
+def detach(engine):
+    """Leaves the engine to DeepSpeed, for another one of this process that goes on with its job.
+    Publishes what is on its way; memory keeps its steps. All ranks call it."""
+    attached = vars(engine).get("_libckpt")
+    if attached:
+        attached.let_go()
+
+
 def accumulation_for(global_batch, micro_batch, world_size):
     """gradient_accumulation_steps with which so many ranks make the same global batch."""
     steps, left = divmod(global_batch, micro_batch * world_size)
@@ -155,6 +184,13 @@ class Attached:
             stock = getattr(engine, name)
             own = functools.wraps(stock)(functools.partial(getattr(self, f"_{name}"), stock))
             setattr(engine, name, types.MethodType(_without_self(own), engine))
+
+    def let_go(self):
+        """The engine's methods are its own again; memory keeps what it holds."""
+        _detach(self._engine)
+        self.folders.close()
+        self.memory.session.abandon()
+        _attached.pop(self.memory.session.job, None)
 
     def _step(self, stock, *arguments, **options):
         answer = stock(*arguments, **options)
@@ -203,7 +239,8 @@ class Attached:
                     "libckpt: %s is newer than memory, but another number of ranks saved it, and "
                     "DeepSpeed loads it with as many only", name,
                 )  # fmt: skip
-            client_state = self._give(found, name)
+            client_state = self.memory.give(found)
+            _resuming.log_memory(found, name)
         except errors.CheckpointError as error:
             if name is not None:
                 logger.error("libckpt: resume from memory: %s; resumes from %s instead",
@@ -216,14 +253,9 @@ class Attached:
         found = self.memory.newest()
         if found is None:
             return None
-        self._give(found, None)
+        self.memory.give(found)
+        logger.warning("libckpt: resumes step %d from %s", found.step, found.source_name)
         return found.step
-
-    def _give(self, found, folder):
-        client_state = self.memory.give(found)
-        logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
-                       found.step, found.source_name, folder)  # fmt: skip
-        return client_state
 
 
 def _leave(engine):
@@ -245,29 +277,3 @@ def _without_self(function):
         return function(*arguments, **options)
 
     return method
-
-
-def problem_of(engine):
-    """Why the engine's state is not one that libckpt knows; none: it is."""
-    version = tuple(int(part) for part in deepspeed.__version__.split(".")[:2])
-    if version < VERSION_MIN:
-        return f"DeepSpeed {deepspeed.__version__} is older than {VERSION_MIN[0]}.{VERSION_MIN[1]}"
-    if not isinstance(engine, deepspeed.DeepSpeedEngine):
-        return f"it is a {type(engine).__name__}"
-    stage_3 = engine.zero_optimization_partition_weights()
-    zero = engine.optimizer
-    parallel = engine.mp_world_size > 1 or isinstance(engine, deepspeed.PipelineEngine)
-    kinds = {
-        "it has no optimizer": zero is None or not zero.param_groups,
-        "it is tensor or pipeline parallel": parallel,
-        "it has layers of experts": engine.has_moe_layers,
-        "its optimizer state is on NVMe": engine.zero_nvme_offload_optimizer(),
-        "its parameters are offloaded": stage_3 and getattr(zero, "offload_param", False),
-        "a part of its optimizer state is offloaded": stage_3 and engine.zero_partial_offload() < 1,
-        "its parameters are divided among a part of the ranks": "MiCS" in type(zero).__name__,
-        "ZenFlow or SuperOffload steps its optimizer": bool(
-            engine.zenflow or engine.super_offload()
-        ),
-        "FP16_Optimizer fuses its weights": hasattr(zero, "fp32_groups_flat"),
-    }
-    return next((problem for problem, is_so in kinds.items() if is_so), None)

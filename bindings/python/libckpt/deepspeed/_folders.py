@@ -23,6 +23,7 @@ from libckpt.deepspeed import _universal
 
 logger = logging.getLogger("libckpt")
 
+ADVICE = "DeepSpeed deletes no folder: remove some"  # Where the disk is full.
 PART = re.compile(r"zero_pp_rank_(\d+)_")  # In the name of a data parallel rank's file.
 
 
@@ -71,6 +72,15 @@ class Folders:
         for sets in filter(None, self._sets.values()):
             sets.settle()
 
+    def close(self):
+        """Publishes all of it, and frees its memory: another engine may save there next."""
+        for sets in filter(None, self._sets.values()):
+            try:
+                sets.close()
+            except errors.CheckpointError as error:
+                logger.error("libckpt: %s: %s", sets.directory, error)
+        self._sets.clear()
+
     def finish(self, directory):
         """Publishes what was promised there, by this run or by one that was killed."""
         if (pathlib.Path(directory) / PRIVATE).is_dir():
@@ -113,7 +123,8 @@ class Folders:
         if key not in self._sets:
             try:
                 place = {"rank": self._layout.rank, "world_size": self._layout.ranks}
-                self._sets[key] = FileSets("deepspeed", key, **place, **self._options)
+                self._sets[key] = FileSets("deepspeed", key, advice=ADVICE, **place,
+                                          **self._options)  # fmt: skip
             except (errors.CheckpointError, OSError) as error:
                 logger.error("libckpt: %s: %s; stock DeepSpeed writes its folders", key, error)
                 self._sets[key] = None

@@ -18,6 +18,7 @@ import jax
 from libckpt import errors
 from libckpt._init import init, with_keywords
 from libckpt.adapters.jax import _coordinator
+from libckpt.core import _settings
 from libckpt.jax import _capture, _load, _restore
 from libckpt.jax._restore import Restored
 
@@ -29,12 +30,13 @@ logger = logging.getLogger("libckpt")
 class Checkpointer:
     """One for a job; every process opens it, after jax.distributed.initialize() if it calls that.
 
-    All processes make the same calls in the same order. `options` are those of libckpt.init; rank
-    and world_size are those of JAX's processes.
+    All processes make the same calls in the same order. `job` is by default LIBCKPT_JOB; `options`
+    are those of libckpt.init; rank and world_size are those of JAX's processes.
     """
 
     @with_keywords
-    def __init__(self, job, dir=None, **options):
+    def __init__(self, job=None, dir=None, **options):
+        job = _settings.job(job)
         rank, world_size = jax.process_index(), jax.process_count()
         if world_size > 1 and _coordinator.group_of(world_size) is None:
             raise errors.InvalidArgument(

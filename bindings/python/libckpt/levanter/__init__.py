@@ -20,7 +20,7 @@ import jax
 
 from libckpt import errors
 from libckpt._init import with_keywords
-from libckpt.core import _resuming
+from libckpt.core import _resuming, _settings
 from libckpt.core.files import _publish_queue
 from libckpt.jax import Checkpointer as Memory
 from libckpt.jax import _load, _restore
@@ -40,8 +40,11 @@ logger = logging.getLogger("libckpt")
 
 
 class Checkpointer:
-    """`dir`, for steps on storage besides the folders, and `options` are those of libckpt.init.
-    All processes open it, and call it alike. The time is that of process 0."""
+    """All processes open it, and call it alike. The time is that of process 0.
+
+    job: the name of the run; by default LIBCKPT_JOB, or made from the base path. `dir`, for steps
+    on storage besides the folders, and `options` are those of libckpt.init.
+    """
 
     @with_keywords
     def __init__(
@@ -55,8 +58,9 @@ class Checkpointer:
             raise ValueError("keep_last_temporary_checkpoints: at least 0 is wanted")
         self._policy = Policy(save_interval, step_policies, dt_now_injection)
         self._base = _folders.local(base_path)
-        job = job or _publish_queue.job_of("levanter-memory", os.path.basename(self._base),
-                                           self._base)  # fmt: skip
+        job = _settings.job(job) or _publish_queue.job_of(
+            "levanter-memory", os.path.basename(self._base), self._base
+        )
         self._memory = Memory(job, dir, **options)
         self._ranks = self._memory.session.ranks
         self._temporary_base = _folders.local(temporary_base_path or self._base)

@@ -27,8 +27,9 @@ class Saver:
                 self._temporary = _folders.temporary({self._base, self._temporary_base})
             self._finish()
         self._queue = _publish_queue.PublishQueue(
-            job, self._private / "job", allow_pickle=False, rank=rank, world_size=world_size
-        )
+            job, self._private / "job", allow_pickle=False, rank=rank, world_size=world_size,
+            advice="step_policies and keep_last_temporary_checkpoints say how many stay",
+        )  # fmt: skip
         self._capture = _capture.Capture()
         self._rank = rank
         self._is_begun = False

@@ -27,7 +27,7 @@ BLOB_CAPACITY = 32 << 20  # States of other callbacks are in it.
 class Callback(pl.Callback):
     """Captures what Lightning would save, after each step of the optimizers.
 
-    job: a name for the training; by default one is made from the Trainer's default_root_dir.
+    job: the name of the run; by default LIBCKPT_JOB, or made from the Trainer's default_root_dir.
     overlap: parameters and optimizer state are copied while the next step runs, until it updates
     them; False: before it begins. `options` are those of `libckpt.init`.
     """
@@ -154,7 +154,9 @@ class Callback(pl.Callback):
 
     def _open(self, trainer):
         root = os.path.realpath(trainer.default_root_dir)
-        job = self._job or _publish_queue.job_of("lightning", os.path.basename(root), root)
+        job = _settings.job(self._job) or _publish_queue.job_of(
+            "lightning", os.path.basename(root), root
+        )
         options = self._options
         if not _settings.configured("blob_capacity"):
             options = {"blob_capacity": BLOB_CAPACITY, **options}

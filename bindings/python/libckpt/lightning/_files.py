@@ -53,7 +53,10 @@ class Files:
             if self._queue is None:
                 self.finish()
                 job = _publish_queue.job_of("lightning", self._directory.name, self._steps)
-                self._queue = _publish_queue.PublishQueue(job, self._steps, rank=0, world_size=1)
+                self._queue = _publish_queue.PublishQueue(
+                    job, self._steps, rank=0, world_size=1,
+                    advice="save_top_k of ModelCheckpoint says how many stay",
+                )  # fmt: skip
             _publish_queue.settle_to(self._queue, 1)  # Each that was asked for is to come.
             step = self._queue.capture({FILE: TorchMember(checkpoint, as_it_is=True)})
             self._queue.post(step, _Place(self.work, self._note(step, path, False), path))

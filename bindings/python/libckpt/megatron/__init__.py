@@ -38,7 +38,8 @@ def initialize_easyckpt(
     save_mem_interval: iterations between captures in memory, or a time as "60s"; 0: none.
     save_storage_interval: iterations between folders on storage; 0: none.
     max_ckpt_num: how many of the folders that libckpt published stay; 0: all.
-    job, save_dir, load_dir: by default made from Megatron's --save, --save and --load.
+    job: the name of the run; by default LIBCKPT_JOB, or made from save_dir.
+    save_dir, load_dir: by default Megatron's --save and --load.
     dir: for checkpoints of libckpt's own, which any number of ranks restores when memory is lost;
         none: memory only. save_storage_interval and max_ckpt_num hold for them, too.
     ckpt_format: that of the folders, "torch" (the classic one) or "torch_dist".

@@ -47,7 +47,7 @@ class EasyCkpt:
     def memory(self):
         """Opened when it is first needed: the process groups exist by then."""
         if self._memory is None:
-            job = self._job or _settings.configured("job")
+            job = _settings.job(self._job)
             if job is None:
                 directory = os.path.realpath(self.save_dir or ".")
                 job = _publish_queue.job_of("megatron", os.path.basename(directory), directory)
@@ -158,8 +158,7 @@ class EasyCkpt:
         return self.folders.newest_in(self.load_dir)
 
     def _resumed(self, progress, restored, newest):
-        logger.warning("libckpt: resumes step %d from %s; the newest folder is %s",
-                       restored.step, restored.source_name, newest)  # fmt: skip
+        _resuming.log_memory(restored, newest)
         _training.give_progress(progress)
         return progress["iteration"], progress["num_floating_point_operations_so_far"]
 

@@ -18,6 +18,7 @@ from libckpt.megatron import _classic, _torch_dist
 logger = logging.getLogger("libckpt")
 
 TRACKER = "latest_checkpointed_iteration.txt"
+ADVICE = "max_ckpt_num of initialize_easyckpt says how many stay"  # Where the disk is full.
 FOLDER = re.compile(r"^iter_(\d{7,})$")
 
 
@@ -36,7 +37,7 @@ class Folders:
         try:
             # Another job than that of the memory, which may be named for this directory, too.
             sets = FileSets("megatron-files", self.directory, rank=self._rank,
-                            world_size=world_size)  # fmt: skip
+                            world_size=world_size, advice=ADVICE)  # fmt: skip
         except (errors.CheckpointError, OSError) as error:
             failure = error
         failure = _first_failure(failure)

@@ -58,8 +58,9 @@ class CheckpointManager(_Stock):
 
     def _open(self, config):
         path = os.path.realpath(self.folder)
-        job = config.job or _settings.configured("job")
-        job = job or _publish_queue.job_of("torchtitan", os.path.basename(path), path)
+        job = _settings.job(config.job) or _publish_queue.job_of(
+            "torchtitan", os.path.basename(path), path
+        )
         options = {"save_mem_interval": config.save_mem_interval, "replicas": config.replicas}
         try:
             self._session = init(job, **options)

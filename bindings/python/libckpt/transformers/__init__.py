@@ -43,6 +43,7 @@ def TrainerWrapper(  # noqa: N802  A name that users of EasyCkpt know.
 ):
     """The same Trainer, with memory behind it. `options` are those of `libckpt.init`.
 
+    job: the name of the run; by default LIBCKPT_JOB, or made from the Trainer's output_dir.
     overlap: parameters and optimizer state are copied while the next step runs, until it updates
     them; False: before it begins.
     """
@@ -95,7 +96,9 @@ class Callback(transformers.TrainerCallback):
             return
         self._trainer = trainer
         output = os.path.realpath(trainer.args.output_dir)
-        job = self._job or _publish_queue.job_of("trainer", os.path.basename(output), output)
+        job = _settings.job(self._job) or _publish_queue.job_of(
+            "trainer", os.path.basename(output), output
+        )
         if is_sharded(trainer):
             self._memory = ShardedMemory(trainer, job, self._options)
             self._folders = ShardedFolders(trainer, self._options)

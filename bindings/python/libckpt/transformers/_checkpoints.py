@@ -10,7 +10,7 @@ import time
 
 from libckpt import errors
 from libckpt.core.files import _publish_queue
-from libckpt.transformers._folders import SENTINEL, Folders
+from libckpt.transformers._folders import ADVICE, SENTINEL, Folders
 from libckpt.adapters.torch._members import TorchMember
 from libckpt.transformers._weights import Weights, collected, replaced
 
@@ -93,7 +93,7 @@ class TrainerFolders:
             try:
                 # One rank writes what all have in common.
                 self._queue = _publish_queue.PublishQueue(
-                    self._job, folders.private / "job", rank=0, world_size=1
+                    self._job, folders.private / "job", rank=0, world_size=1, advice=ADVICE
                 )
             except errors.CheckpointError as error:
                 logger.error("libckpt: %s; Transformers writes its checkpoints itself", error)

@@ -20,6 +20,7 @@ logger = logging.getLogger("libckpt")
 
 NAME = re.compile(r"^checkpoint-(\d+)$")
 SENTINEL = "checkpoint-is-incomplete.txt"
+ADVICE = "save_total_limit says how many stay"  # Where the disk is full.
 
 
 class Folders:

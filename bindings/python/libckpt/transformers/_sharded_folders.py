@@ -15,6 +15,7 @@ from libckpt import errors
 from libckpt.adapters.torch._file_sets import FileSets, options_of_place
 from libckpt.adapters.torch._safetensors import METADATA
 from libckpt.transformers._checkpoints import TrainerFolders
+from libckpt.transformers._folders import ADVICE
 from libckpt.transformers._weights import replaced
 
 logger = logging.getLogger("libckpt")
@@ -91,7 +92,7 @@ class ShardedFolders(TrainerFolders):
             try:
                 self._sets[key] = FileSets(
                     "trainer-files", key, rank=args.process_index, world_size=args.world_size,
-                    area=AREA, keeps_foreign=False, **self._options,
+                    area=AREA, keeps_foreign=False, advice=ADVICE, **self._options,
                 )  # fmt: skip
             except (errors.CheckpointError, OSError) as error:
                 logger.error("libckpt: %s; Transformers writes its checkpoints itself", error)

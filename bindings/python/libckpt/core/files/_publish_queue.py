@@ -20,7 +20,7 @@ import typing
 
 from libckpt import errors
 from libckpt.core import _frameworks
-from libckpt.core.files import _disk, _storage, _unsaved
+from libckpt.core.files import _disk, _full, _storage, _unsaved
 from libckpt._init import init
 from libckpt.ticket import said
 
@@ -55,13 +55,14 @@ class Waiting(typing.NamedTuple):
 
 
 class PublishQueue:
-    """The session of one directory, and the saves that are not published yet."""
+    """The session of one directory, and the saves that are not published yet. `advice`: what helps
+    a user of the framework against a full disk; its option decides what stays there."""
 
-    def __init__(self, job, directory, allow_pickle=True, **options):
+    def __init__(self, job, directory, allow_pickle=True, advice="make room there", **options):
         _disk.make_directory(pathlib.Path(directory).parent)
         self.session = init(job, directory, save_storage_interval=1, max_ckpt_num=KEPT,
                             raise_on_error=True, allow_pickle=allow_pickle, **options)  # fmt: skip
-        self.directory = pathlib.Path(directory)
+        self.directory, self._advice = pathlib.Path(directory), advice
         self.waiting = []  # Each a Waiting, the oldest first.
         self.keeps_none = False  # Its steps go with it: each has a name elsewhere by then.
         self._process = os.getpid()
@@ -107,9 +108,11 @@ class PublishQueue:
 
     def patience(self):
         """How long a save waits for memory: while storage fails, none becomes free soon."""
+        return FAILED_DEADLINE if self._is_failing() else SLOT_DEADLINE
+
+    def _is_failing(self):
         problem = self.session.counts().get("degraded") or ""
-        is_failing = "stored" in problem  # As the daemon says of storage, and of nothing else.
-        return FAILED_DEADLINE if is_failing else SLOT_DEADLINE
+        return "stored" in problem  # As the daemon says of storage, and of nothing else.
 
     def _begin(self, items, deadline):
         """Publishes an earlier process's leftovers, or gives them up: none of them is restored."""
@@ -135,7 +138,10 @@ class PublishQueue:
 
     def publish_first(self, deadline):
         """Publishes the oldest save if it is on storage by then; returns whether it is done."""
-        _, step, publish, weights = self.waiting[0]
+        number, step, publish, weights = self.waiting[0]
+        is_patient = deadline >= FAILING_DEADLINE
+        if _full.has_waited(number) and self._is_failing():
+            deadline = min(deadline, FAILED_DEADLINE)
         try:
             if deadline > 0:
                 self._await(step, deadline, publish.paths)
@@ -146,8 +152,10 @@ class PublishQueue:
         except (errors.CheckpointError, OSError) as error:
             if isinstance(error, errors.Unavailable) and deadline <= 0:
                 return False
+            if is_patient and isinstance(error, errors.Unavailable) and self._is_failing():
+                _full.give_up(max(each.number for queue in _queues for each in queue.waiting))
             self.waiting.pop(0)
-            _unsaved.note(publish.paths, error)
+            _unsaved.note(publish.paths, _full.advised(error, self._advice))
             if isinstance(error, errors.NotFound) and hasattr(publish, "given_up"):
                 publish.given_up()
                 return True
@@ -155,7 +163,7 @@ class PublishQueue:
                 "libckpt: %s is not published: %s (`ckpt status` and the daemon's log tell what "
                 "keeps it from storage)",
                 publish.paths[0],
-                error,
+                _full.advised(error, self._advice),
             )
             return True
         self.waiting.pop(0)
@@ -173,7 +181,7 @@ class PublishQueue:
             logger.warning(
                 "libckpt: the newest save to %s is not on storage yet: %s; it is waited for, up to "
                 "%.0f s more (`ckpt status` says what keeps it from there)",
-                paths[0], error, deadline - soon,
+                paths[0], _full.advised(error, self._advice), deadline - soon,
             )  # fmt: skip
         return self.session.wait(step, "durable", deadline - soon)
 
