@@ -79,19 +79,12 @@ class Job:
         self.columns = dice.choice([20, 400, 3000])
         self.frozen = dice.choice([10, 50_000, 800_000])
         self.history = dice.choice([0, 0, 10, 300])
-        self.is_large = self.columns == 3000 or self.frozen == 800_000
-        self.options = {
-            "replicas": dice.choice([1, 2, 2]),
-            "skip_unchanged": dice.choice([False, True]),
-            "checksum_in_copy": dice.choice([True, True, False]),
-        }
-        if dice.random() < 0.3:
-            self.options["compression"] = "zstd"
-        self.place = dice.choice(["disk", "disk", "two disks", "bucket", "disk and bucket"])
+        self.is_large = self.columns == 3000 or self.frozen > 10 or self.history == 300
+        self.places = dice.choice([["disk"], ["disk", "two disks", "disk and bucket"], ["bucket"]])
 
     def __str__(self):
         sizes = f"{self.columns} columns, {self.frozen} frozen, {self.history} more at each step"
-        return f"{self.place}, {self.options}, {sizes}"
+        return f"{' or '.join(self.places)}, {sizes}"
 
 
 class Life:
@@ -99,7 +92,7 @@ class Life:
 
     def __init__(self, number, dice, job, site, world_before):
         self.number = number
-        self.ends_at = dice.uniform(0, 2.5) if dice.random() < 0.12 else None  # Before it begins.
+        self.ends_at = dice.uniform(0.3, 2.5) if dice.random() < 0.12 else None  # Before it begins.
         some = sorted(dice.sample(job.nodes, dice.randint(1, len(job.nodes))))
         self.nodes = job.nodes if dice.random() < 0.6 else "".join(some)
         world = dice.choice([1, 2, 2, 3])
@@ -112,8 +105,12 @@ class Life:
         self.ends_by = dice.choices(
             [signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGSTOP], [3, 2, 4, 2]
         )[0]
-        self.options = job.options | {
-            "dir": ", ".join(map(str, site.places[job.place])),
+        self.place = dice.choice(job.places)
+        self.options = {
+            "dir": ", ".join(map(str, site.places[self.place])),
+            "replicas": dice.choice([1, 2, 2]),
+            "skip_unchanged": dice.choice([False, True]),
+            "checksum_in_copy": dice.choice([True, True, False]),
             "save_mem_interval": dice.choice([1, 1, 2, 3, "100ms"]),
             "save_storage_interval": dice.choice([1, 2, 5, 6, "300ms", "1s", "never"]),
             "max_ckpt_num": dice.choice([1, 2] if job.is_large else [0, 1, 2, 3]),
@@ -121,21 +118,23 @@ class Life:
             "nodes": ",".join(map(site.address, self.nodes)),
             "incarnation": number,
         }
-        if len(site.places[job.place]) > 1:
+        if len(site.places[self.place]) > 1:
             self.options["dir"] += " every 2"
         if self.options["max_ckpt_num"] and not job.is_large and dice.random() < 0.3:
             self.options["keep_every"] = dice.choice([6, 10])
+        if dice.random() < 0.3:
+            self.options["compression"] = "zstd"
         if dice.random() < 0.2:
             self.options["own_slots"] = dice.choice([2, 3, 4])
         if dice.random() < 0.15:
             self.options["flush_rate"] = "2MiB"
 
     def __str__(self):
-        told = ("save_mem_interval", "save_storage_interval", "max_ckpt_num", "keep_every",
-                "own_slots", "flush_rate")  # fmt: skip
-        options = {name: self.options[name] for name in told if name in self.options}
+        hidden = ("dir", "secret_file", "nodes", "incarnation")
+        options = {name: self.options[name] for name in self.options if name not in hidden}
         end = self.ends_by.name if self.ends_at is None else f"death at {self.ends_at:.1f} s"
-        return f"life {self.number}: {self.world} ranks on {self.nodes}, {options}, ends by {end}"
+        where = f"{self.world} ranks on {self.nodes}, {self.place}"
+        return f"life {self.number}: {where}, {options}, ends by {end}"
 
     @property
     def must_store(self):
