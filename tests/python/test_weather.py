@@ -150,6 +150,8 @@ class Oracle:
         for event in ranks.said("levels"):
             self._committed = max(self._committed, event["committed"] or 0)
             self._durable = max(self._durable, event["durable"] or 0)
+        if len(ranks.said("closed")) == ranks.life.world:  # It stores the newest step.
+            self._durable, self.has_memory = self._committed, False
         self.has_memory &= not faults.take_memory
         self.has_files &= not faults.take_files
 
