@@ -182,6 +182,10 @@ class Faults:
     def take_files(self):
         return any(fault.startswith(("rot", "rm")) for fault in self.done)
 
+    def may_lose_a_close(self, text):
+        reasons = ("only in the memory of a daemon that died", "part of it died with its nodes")
+        return self.take_memory and any(reason in text for reason in reasons)
+
     @property
     def has_broken_the_job(self):
         return any(fault.startswith("a rank dies") for fault in self.done)
