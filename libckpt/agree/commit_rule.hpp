@@ -1,8 +1,8 @@
 // CommitRule: when a step is COMMITTED, and when it is given up.
 //
 // Committed: every rank's shard lies verified in as many failure domains as asked for, or as are
-// alive. Given up: a rank went past the step without capturing it, so the step can never be
-// complete. Its Slots are free at once, on all nodes.
+// alive. Given up: a rank went past the step without capturing it, or closes without it, so the
+// step can never be complete. Its Slots are free at once, on all nodes.
 #pragma once
 
 #include <optional>

@@ -123,6 +123,7 @@ class Coordinator {
   std::set<std::string> writers_to_avoid(Time now) const;
   void describe(const ClusterView& view, Time now);
   std::string slow_flush(const ClusterView& view, Time now) const;
+  std::string lost_part(const ClusterView& view) const;
   std::string silent_storage(const ClusterView& view, Time now) const;
   std::string silent_nodes(const ClusterView& view, Time now);
   std::string thin_base(const ClusterView& view, std::size_t wanted) const;

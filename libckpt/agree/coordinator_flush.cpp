@@ -189,4 +189,15 @@ std::string Coordinator::slow_flush(const ClusterView& view, Time now) const {
                      times * (options_.flush_slow_after / std::chrono::seconds(1)));
 }
 
+// More nodes died than there were copies. A close that waits for the step must not blame storage.
+std::string Coordinator::lost_part(const ClusterView& view) const {
+  const bool is_awaited = is_final_ && view.shape.has_storage && !decree_.flush;
+  if (!is_awaited || !view.all_live || decree_.durable >= decree_.committed) return {};
+  const StepCopies copies = copies_of_any(view, *decree_.committed);
+  const auto lost = std::find(copies.begin(), copies.end(), std::nullopt);
+  if (lost == copies.end()) return {};
+  return fmt::format("step {} cannot be stored: rank {}'s part of it died with its nodes",
+                     number(decree_.committed->step), lost - copies.begin());
+}
+
 }  // namespace ckpt::agree

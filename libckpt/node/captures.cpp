@@ -90,7 +90,9 @@ void Captures::grant_slots(Rank& rank) {
     session->next_capture_sent = facts_.decree.next_capture;
     session->events->tell(control::NextCapture{facts_.decree.next_capture});
   }
-  if (facts_.context.captures != CapturePermission::granted) return;
+  const CapturePermission permission = facts_.context.captures;
+  if (permission == CapturePermission::refused) return;
+  if (permission == CapturePermission::finished && !is_flush_idle_) return;
   auto& slots = slots_.own(rank.rank).slots;
   for (std::uint32_t index = 0; index < slots.size(); ++index) {
     if (slots[index].is_granted || slots[index].slot->state() != Slot::State::free) continue;
@@ -369,6 +371,10 @@ bool Captures::is_flushed(bool wait_for_commits) const {
     const Settled it = settled(rank);
     if (!it.is_filled || (wait_for_commits && !it.is_committed)) return false;
   }
+  return is_stored();
+}
+
+bool Captures::is_stored() const {
   if (facts_.directory.empty() || !facts_.committed || facts_.is_fenced(*facts_.committed))
     return true;
   return facts_.durable && *facts_.durable >= *facts_.committed;

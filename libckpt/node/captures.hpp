@@ -31,6 +31,8 @@ class Captures {
       : facts_(facts), life_(life), ranks_(ranks), slots_(slots) {}
 
   void set_slot_count(std::uint32_t count) { slot_count_ = count; }  // For each rank.
+  // The daemon's end waits for a flush, and none is under way: trainers may capture meanwhile.
+  void set_flush_idle(bool is_idle) { is_flush_idle_ = is_idle; }
   void world_changed();  // Another number of ranks attaches.
   void prepare_slots(Rank& rank);
   void grant_slots(Rank& rank);
@@ -51,7 +53,8 @@ class Captures {
   std::uint64_t slot_bytes() const { return slots_.bytes(); }
   Settled settled(const Rank& rank) const;
   // The newest committed step is stored, as far as there is a directory.
-  bool is_flushed(bool wait_for_commits) const;
+  bool is_stored() const;
+  bool is_flushed(bool wait_for_commits) const;  // And no capture is under way.
   void retire_useless();
 
  private:
@@ -76,6 +79,7 @@ class Captures {
   Ranks& ranks_;
   SlotTable& slots_;
   std::uint32_t slot_count_ = 2;
+  bool is_flush_idle_ = false;
   std::set<std::uint32_t> ranks_before_;  // That had Slots here when the number of ranks changed.
 };
 

@@ -182,6 +182,7 @@ void Job::check_invariants() const {
 void Job::update() {
   check_invariants();
   note_idle();
+  captures_.set_flush_idle(has_idle_flush(facts_.clock().now()));
   serve_trainers();
   build_report();
   if (agreement_.decide()) obey();

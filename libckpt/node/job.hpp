@@ -94,6 +94,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   void send_notices();
   void give_way();
   bool is_held_here(format::StepId at) const;
+  bool has_idle_flush(Time now);
   void check_invariants() const;
   std::string waiting() const;  // This and the next: with what this node alone knows.
   std::string degraded() const;
@@ -121,6 +122,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   std::vector<std::weak_ptr<LentStep>> lent_;
   bool is_update_posted_ = false, is_opened_ = false;
   bool is_expired_ = false, is_flush_wanted_ = false;
+  Time flush_moved_at_{};  // A flush before the end was under way then, or a last capture.
 };
 
 }  // namespace ckpt::node

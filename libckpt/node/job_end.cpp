@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "base/assert.hpp"
 #include "base/log.hpp"
 #include "node/job.hpp"
 
@@ -21,6 +22,8 @@ namespace {
 constexpr Duration ended_linger = std::chrono::seconds(5);
 // A flush before the end waits this long for captures that other ranks have not made yet.
 constexpr Duration commit_patience = std::chrono::seconds(3);
+// After so long without a flush under way, trainers capture again. An order comes within a second.
+constexpr Duration idle_flush_patience = std::chrono::seconds(3);
 
 }  // namespace
 
@@ -141,6 +144,16 @@ std::string describe(const StorageStanding& standing) {
 }
 
 }  // namespace
+
+// Storage may fail, or the committed step may have lost a part with another daemon, or the end
+// waits for another job. A job that captured nothing until the deadline would lose all that it
+// trains. A newer committed step can be stored instead.
+bool Job::has_idle_flush(Time now) {
+  CKPT_ASSERT(flush_moved_at_ <= now);
+  const bool has_last_capture = captures_.is_stored() && !captures_.is_flushed(false);
+  if (!is_flush_wanted_ || facts_.decree.flush || has_last_capture) flush_moved_at_ = now;
+  return now - flush_moved_at_ >= idle_flush_patience;
+}
 
 Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
   const std::shared_ptr<Job> self = shared_from_this();

@@ -144,6 +144,9 @@ time.sleep(120)" >"$scratch/listener.txt" &
   train_to_the_end
 }
 
+have_stored() {  # have_stored COUNT: so many checkpoints
+  [ "$(find "$scratch/storage" -maxdepth 1 -name 'step-*' | wc -l)" -ge "$1" ]
+}
 case_rot() {
   local rotten older rank
   open_cluster
@@ -151,7 +154,7 @@ case_rot() {
   title "all memory is lost, and a bit of the newest checkpoint, of the rank of node B, is wrong"
   local stored=(--dir "$scratch/storage" --save-storage-interval 20 --max-ckpt-num 3)
   start_job before "A B" "${stored[@]}" --step-ms 10
-  wait_for "two checkpoints" has_reached durable 60
+  wait_for "two checkpoints" have_stored 2  # Of the steps that are due, a busy machine skips some.
   kill_and_wait KILL "$(node_daemon A)" "$(node_daemon B)" "${trainer[@]}"
   end_ranks KILL 0 1
   rotten=$(ls -d "$scratch"/storage/step-* | tail -n 1)

@@ -148,7 +148,7 @@ def test_without_its_memory_it_goes_on_from_the_newest_folder_as_stock_does(
 ):
     project = tmp_path / "project"
     process = run(trainer, project, hold=17, settles=True)
-    process.wait_until_said("held 17")
+    process.wait_until_said("r0 held ")
     process.kill()
     subprocess.run([programs / "ckpt", "stop"], check=True, timeout=60, capture_output=True)
     other = tmp_path / "other"

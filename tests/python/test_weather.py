@@ -2,8 +2,9 @@
 what it saved, loses no step that was promised, and stores steps again when the weather is good.
 
 Method: ranks of one job live again and again, each time by other options, on other nodes and in
-other numbers. Daemons are killed and stopped, the disk is full or read-only, files rot, and tools
-work beside. Each state says which steps led to it, so that one of an abandoned line is noticed.
+other numbers. Daemons are killed, stopped and replaced, the disk is full or read-only, files rot or
+are removed, tools work beside, and ranks hang, die alone, or are taken for dead and wake in the
+next life. Each state says which steps led to it, so that one of an abandoned line is noticed.
 CKPT_WEATHER_SEEDS names seeds, and CKPT_WEATHER_LIVES says how many lives each has.
 """
 
@@ -13,6 +14,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import bucket_server
@@ -44,13 +46,15 @@ class Ranks:
         barrier.write_bytes(bytes(weather_rank.BARRIER_BYTES))
         self._events.touch()
         self.processes = [self._start(rank, job, barrier) for rank in range(life.world)]
+        site.processes += self.processes
 
     def _start(self, rank, job, barrier):
         life, site = self.life, self._site
         spec = {
             "rank": rank, "world": life.world, "life": life.number, "events": str(self._events),
             "barrier": str(barrier), "columns": job.columns, "frozen": job.frozen,
-            "steps": life.steps, "pause": life.pause, "directory": str(site.places[job.place][0]),
+            "history": job.history, "steps": life.steps, "pause": life.pause,
+            "directory": str(site.places[life.place][0]),
             "options": life.options | {"node": life.places[rank]},
         }  # fmt: skip
         with open(site.root / f"life-{life.number}-rank-{rank}.log", "w") as log:
@@ -86,18 +90,26 @@ class Ranks:
         return which(process.poll() is not None for process in self.processes)
 
     def end(self, number):
-        """After SIGTERM they end together, and else some of them may live a moment longer."""
+        """After SIGTERM and Ctrl-C they end by themselves. After SIGSTOP they are still there."""
         for process in self.processes:
             process.send_signal(number)
-        deadline = time.monotonic() + END_SECONDS
-        while number == signal.SIGTERM and time.monotonic() < deadline:
-            if self.have_ended(all):
-                break
-            time.sleep(0.02)
+        if number in (signal.SIGTERM, signal.SIGINT):
+            deadline = time.monotonic() + END_SECONDS
+            while not self.have_ended(all) and time.monotonic() < deadline:
+                time.sleep(0.02)
+        self.listen()
+        if number != signal.SIGSTOP:
+            self.kill()
+            self.listen()
+
+    def wake(self):
+        for process in self.processes:
+            process.send_signal(signal.SIGCONT)
+
+    def kill(self):
         for process in self.processes:
             process.kill()
             process.wait()
-        self.listen()
 
 
 class Oracle:
@@ -109,26 +121,39 @@ class Oracle:
         self.has_memory = self.has_files = True
 
     def begin(self, ranks):
-        """Checks what they have restored."""
-        assert not ranks.said("error"), ranks.said("error")
+        """Checks what they have restored. False: they were killed before all of them had it, or
+        there is nothing left that they could have."""
+        errors = [event["text"] for event in ranks.said("error")]
+        is_all_gone = not self.has_memory and not self.has_files
+        if errors and is_all_gone and all(text.startswith("Corruption") for text in errors):
+            return False
+        assert not errors, errors
         begun = ranks.said("began")
-        assert len(begun) == ranks.life.world, "a rank does not begin"
         assert all(event["is_right"] for event in begun), f"wrong bytes: {begun}"
+        if ranks.life.ends_at is not None and len(begun) < ranks.life.world:
+            return False
+        assert len(begun) == ranks.life.world, "a rank does not begin"
         states = {(event["step"], event["lineage"]) for event in begun}
         assert len(states) == 1, f"the ranks begin with several states: {states}"
         step, lineage = states.pop()
         assert step == 0 or self._line.get(step) == lineage, f"step {step} is of another line"
-        promised = max(self._committed if self.has_memory else 0, self._durable)
-        assert step >= (promised if self.has_files else 0), f"{step}, and {promised} was promised"
+        of_memory = self._committed if self.has_memory else 0
+        promised = max(of_memory, self._durable if self.has_files else 0)
+        assert step >= promised, f"{step}, and {promised} was promised"
         self._line = {at: of for at, of in self._line.items() if at <= step}
         self._committed, self._durable = step, min(self._durable, step)
+        self.has_memory = self.has_files = True
+        return True
 
     def end(self, ranks, faults):
         self._line |= {event["step"]: event["lineage"] for event in ranks.said("step")}
         for event in ranks.said("levels"):
             self._committed = max(self._committed, event["committed"] or 0)
             self._durable = max(self._durable, event["durable"] or 0)
-        self.has_memory, self.has_files = not faults.take_memory, not faults.take_files
+        if len(ranks.said("closed")) == ranks.life.world:  # It stores the newest step.
+            self._durable, self.has_memory = self._committed, False
+        self.has_memory &= not faults.take_memory
+        self.has_files &= not faults.take_files
 
     def __str__(self):
         newest = max(self._line, default=0)
@@ -150,48 +175,71 @@ def site(tmp_path, programs, bucket):
         port.close()
 
 
-def live(ranks, dice, faults, oracle):
-    """From the start of the processes to their end."""
+def live(ranks, dice, faults, oracle, stale):
+    """From the start of the processes to their end; returns whether they began. `stale`: ranks of
+    lives before, which some scheduler took for dead. They wake, and must not disturb."""
+    life = ranks.life
     began = ranks.wait_until(
-        lambda: len(ranks.said("began") + ranks.said("error")) == ranks.life.world, BEGIN_SECONDS
+        lambda: len(ranks.said("began") + ranks.said("error")) == life.world,
+        BEGIN_SECONDS if life.ends_at is None else life.ends_at,
     )
-    oracle.begin(ranks)
+    if not oracle.begin(ranks):
+        return False
     assert began
-    bad_weather_ends = time.monotonic() + dice.uniform(1.5, 5)
-    while time.monotonic() < bad_weather_ends and not ranks.have_ended(any):
-        time.sleep(dice.uniform(0.2, 1))
-        faults.one(ranks.life.nodes)
+    for others in stale:
+        others.wake()
+    ends = time.monotonic() + dice.uniform(1.5, 5)
+    beside = [faults.beside() for _ in range(dice.choice([0, 0, 1, 2]))]
+    storms = [threading.Thread(target=each.storm, args=(life.nodes, ends)) for each in beside]
+    for storm in storms:
+        storm.start()
+    faults.storm(life.nodes, ends)
+    for storm in storms:
+        storm.join()
     ranks.listen()
     newest = max((event["step"] for event in ranks.said("step")), default=0)
-    if ranks.life.must_store:
+    if life.must_store and not faults.has_broken_the_job:
         is_stored = ranks.wait_until(
             lambda: any((event["durable"] or 0) > newest for event in ranks.said("levels")),
             STORE_SECONDS,
         )
         assert is_stored, f"no step after {newest} is stored"
+    return True
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_job_in_rough_weather_loses_nothing_that_was_promised(site, seed):
     dice, oracle = weather.dice_of(seed), Oracle()
-    job, world = weather.Job(dice), 0
+    job, world, stale, place = weather.Job(dice), 0, [], None
     print(f"seed {seed}: {job}")
     for number in range(LIVES):
         life = weather.Life(number, dice, job, site, world)
-        faults, ranks = weather.Faults(dice, site, job.place), Ranks(life, job, site)
+        if life.place != place:  # A daemon that has the job's memory refuses another place.
+            oracle.has_memory = False
+            for others in stale:
+                others.kill()
+            for node in job.nodes:
+                site.ckpt("stop", "--runtime-dir", site.runtime(node))
+        ranks = Ranks(life, job, site)
+        faults = weather.Faults(dice, site, life.place, ranks)
         print(life, flush=True)
         # The memory of a node that is not in the list does not count.
         oracle.has_memory &= set(job.nodes) == set(life.nodes)
+        has_begun = False
         try:
-            live(ranks, dice, faults, oracle)
+            has_begun = live(ranks, dice, faults, oracle, stale)
         finally:
-            ranks.end(signal.SIGTERM if life.is_told_to_end else signal.SIGKILL)
-        lost = [event["text"] for event in ranks.said("error")]
-        # A daemon that died may have had the newest step alone, which close() says.
-        assert all("only in the memory of a daemon that died" in text for text in lost), lost
+            is_whole = life.ends_at is None and not faults.has_broken_the_job
+            ranks.end(life.ends_by if is_whole else signal.SIGKILL)
+            for others in stale:
+                others.kill()
+        stale = [ranks] if not ranks.have_ended(all) else []
+        lost = [event["text"] for event in ranks.said("error")] if has_begun else []
+        # Daemons that died may have had the newest step alone, which close() says.
+        assert all(faults.may_lose_a_close(text) for text in lost), lost
         if dice.random() < 0.25:
             for node in job.nodes:
                 faults.daemon_dies(node)
         oracle.end(ranks, faults)
         print(f"   {oracle}; {faults.done}", flush=True)
-        world = life.world
+        world, place = life.world, life.place

@@ -1,5 +1,7 @@
 """Random options for a job, and random faults beside it; used by test_weather.py."""
 
+import contextlib
+import copy
 import json
 import os
 import pathlib
@@ -7,6 +9,7 @@ import random
 import shutil
 import signal
 import subprocess
+import threading
 import time
 
 HOSTS = {"A": "127.0.0.2", "B": "127.0.0.3", "C": "127.0.0.4"}
@@ -18,6 +21,7 @@ class Site:
 
     def __init__(self, root, programs, ports, bucket):
         self.root, self.programs, self.ports, self.bucket = root, programs, ports, bucket
+        self.processes = []  # Ranks, which may outlive their test.
         self.disk = root / "disk"
         self.disk.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", self.disk]
@@ -59,6 +63,8 @@ class Site:
                        timeout=120, check=False)  # fmt: skip
 
     def close(self):
+        for process in self.processes:
+            process.kill()
         for node in HOSTS:
             self.signal(node, signal.SIGCONT)
             self.ckpt("stop", "--no-flush", "--runtime-dir", self.runtime(node))
@@ -72,18 +78,13 @@ class Job:
         self.nodes = dice.choice(["A", "AB", "ABC"])
         self.columns = dice.choice([20, 400, 3000])
         self.frozen = dice.choice([10, 50_000, 800_000])
-        self.is_large = self.columns == 3000 or self.frozen == 800_000
-        self.options = {
-            "replicas": dice.choice([1, 2, 2]),
-            "skip_unchanged": dice.choice([False, True]),
-            "checksum_in_copy": dice.choice([True, True, False]),
-        }
-        if dice.random() < 0.3:
-            self.options["compression"] = "zstd"
-        self.place = dice.choice(["disk", "disk", "two disks", "bucket", "disk and bucket"])
+        self.history = dice.choice([0, 0, 10, 300])
+        self.is_large = self.columns == 3000 or self.frozen > 10 or self.history == 300
+        self.places = dice.choice([["disk"], ["disk", "two disks", "disk and bucket"], ["bucket"]])
 
     def __str__(self):
-        return f"{self.place}, {self.options}, {self.columns} columns, {self.frozen} frozen"
+        sizes = f"{self.columns} columns, {self.frozen} frozen, {self.history} more at each step"
+        return f"{' or '.join(self.places)}, {sizes}"
 
 
 class Life:
@@ -91,6 +92,7 @@ class Life:
 
     def __init__(self, number, dice, job, site, world_before):
         self.number = number
+        self.ends_at = dice.uniform(0.3, 2.5) if dice.random() < 0.12 else None  # Before it begins.
         some = sorted(dice.sample(job.nodes, dice.randint(1, len(job.nodes))))
         self.nodes = job.nodes if dice.random() < 0.6 else "".join(some)
         world = dice.choice([1, 2, 2, 3])
@@ -100,9 +102,15 @@ class Life:
         self.places = [self.nodes[rank % len(self.nodes)] for rank in range(self.world)]
         self.steps = dice.choice([10**6, 10**6, 40])
         self.pause = dice.choice([0.002, 0.01, 0.03])
-        self.is_told_to_end = dice.random() < 0.3
-        self.options = job.options | {
-            "dir": ", ".join(map(str, site.places[job.place])),
+        self.ends_by = dice.choices(
+            [signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGSTOP], [3, 2, 4, 2]
+        )[0]
+        self.place = dice.choice(job.places)
+        self.options = {
+            "dir": ", ".join(map(str, site.places[self.place])),
+            "replicas": dice.choice([1, 2, 2]),
+            "skip_unchanged": dice.choice([False, True]),
+            "checksum_in_copy": dice.choice([True, True, False]),
             "save_mem_interval": dice.choice([1, 1, 2, 3, "100ms"]),
             "save_storage_interval": dice.choice([1, 2, 5, 6, "300ms", "1s", "never"]),
             "max_ckpt_num": dice.choice([1, 2] if job.is_large else [0, 1, 2, 3]),
@@ -110,20 +118,23 @@ class Life:
             "nodes": ",".join(map(site.address, self.nodes)),
             "incarnation": number,
         }
-        if len(site.places[job.place]) > 1:
+        if len(site.places[self.place]) > 1:
             self.options["dir"] += " every 2"
         if self.options["max_ckpt_num"] and not job.is_large and dice.random() < 0.3:
             self.options["keep_every"] = dice.choice([6, 10])
+        if dice.random() < 0.3:
+            self.options["compression"] = "zstd"
         if dice.random() < 0.2:
             self.options["own_slots"] = dice.choice([2, 3, 4])
         if dice.random() < 0.15:
             self.options["flush_rate"] = "2MiB"
 
     def __str__(self):
-        told = ("save_mem_interval", "save_storage_interval", "max_ckpt_num", "keep_every",
-                "own_slots", "flush_rate")  # fmt: skip
-        options = {name: self.options[name] for name in told if name in self.options}
-        return f"life {self.number}: {self.world} ranks on {self.nodes}, {options}"
+        hidden = ("dir", "secret_file", "nodes", "incarnation")
+        options = {name: self.options[name] for name in self.options if name not in hidden}
+        end = self.ends_by.name if self.ends_at is None else f"death at {self.ends_at:.1f} s"
+        where = f"{self.world} ranks on {self.nodes}, {self.place}"
+        return f"life {self.number}: {where}, {options}, ends by {end}"
 
     @property
     def must_store(self):
@@ -133,29 +144,51 @@ class Life:
 class Faults:
     """Each is put right again before it returns, but for what is dead, deleted or rotten."""
 
-    def __init__(self, dice, site, place):
-        self._dice, self._site = dice, site
+    def __init__(self, dice, site, place, ranks):
+        self._dice, self._site, self._ranks = dice, site, ranks
         self._directory = site.places[place][0]
         self._is_on_disk = "disk" in place
+        self._place, self._disk = place, threading.Lock()
         self.done = []
-        self._all = [
-            (0 if place == "disk" else 12, self.bucket_fails),
-            (10, self.daemon_dies), (8, self.daemon_hangs), (8, self.disk_is_full),
-            (6, self.disk_is_read_only), (4, self.daemon_is_stopped), (4, self.is_verified),
-            (4, self.is_copied), (4, self.rots), (3, self.is_thinned), (49, lambda node: None),
-        ]  # fmt: skip
 
-    def one(self, nodes):
-        weights, faults = zip(*self._all)
+    def beside(self):
+        """More of them, at the same time."""
+        others = copy.copy(self)
+        others._dice = dice_of(self._dice.random())
+        return others
+
+    def storm(self, nodes, ends):
+        while time.monotonic() < ends and not self._ranks.have_ended(any):
+            time.sleep(self._dice.uniform(0.2, 1))
+            self._one(nodes)
+
+    def _one(self, nodes):
+        choices = [
+            (0 if self._place == "disk" else 12, self.bucket_fails),
+            (10, self.daemon_dies), (8, self.daemon_hangs), (8, self.disk_is_full),
+            (6, self.disk_is_read_only), (4, self.daemon_is_stopped), (4, self.daemon_is_upgraded),
+            (4, self.is_verified), (4, self.is_copied), (4, self.rots), (3, self.is_thinned),
+            (3, self.is_cleaned), (5, self.rank_hangs), (2, self.rank_dies),
+            (40, lambda node: None),
+        ]  # fmt: skip
+        weights, faults = zip(*choices)
         self._dice.choices(faults, weights)[0](self._dice.choice(nodes))
 
     @property
     def take_memory(self):
-        return any(fault.startswith(("kill", "ckpt stop")) for fault in self.done)
+        return any(fault.startswith(("kill", "ckpt stop", "upgrade")) for fault in self.done)
 
     @property
     def take_files(self):
-        return any(fault.startswith("rot") for fault in self.done)
+        return any(fault.startswith(("rot", "rm")) for fault in self.done)
+
+    def may_lose_a_close(self, text):
+        reasons = ("only in the memory of a daemon that died", "part of it died with its nodes")
+        return self.take_memory and any(reason in text for reason in reasons)
+
+    @property
+    def has_broken_the_job(self):
+        return any(fault.startswith("a rank dies") for fault in self.done)
 
     def daemon_dies(self, node):
         if self._site.signal(node, signal.SIGKILL):
@@ -169,21 +202,20 @@ class Faults:
 
     def disk_is_full(self, node):
         filler = self._site.disk / "filler"
-        try:
-            with open(filler, "wb") as file:
+        with self._disk:
+            with contextlib.suppress(OSError), open(filler, "wb") as file:
                 for _ in range(DISK_MIB):
                     file.write(bytes(1 << 20))
-        except OSError:
-            pass
-        time.sleep(self._dice.uniform(0.2, 1.5))
-        filler.unlink()
+            time.sleep(self._dice.uniform(0.2, 1.5))
+            filler.unlink()
         self.done.append("full")
 
     def disk_is_read_only(self, node):
-        for mode in ("ro", "rw"):
-            subprocess.run(["mount", "-o", f"remount,{mode}", self._site.disk],
-                           capture_output=True, check=False)  # fmt: skip
-            time.sleep(self._dice.uniform(0.2, 1.5))
+        with self._disk:
+            for mode in ("ro", "rw"):
+                subprocess.run(["mount", "-o", f"remount,{mode}", self._site.disk],
+                               capture_output=True, check=False)  # fmt: skip
+                time.sleep(self._dice.uniform(0.2, 1.5))
         self.done.append("read-only")
 
     def bucket_fails(self, node):
@@ -202,19 +234,44 @@ class Faults:
         self._site.ckpt("stop", "--runtime-dir", self._site.runtime(node))
         self.done.append(f"ckpt stop {node}")
 
+    def daemon_is_upgraded(self, node):
+        """As systemd ends it; the next one is started by the ranks."""
+        if self._site.signal(node, signal.SIGTERM):
+            self.done.append(f"upgrade {node}")
+
+    def rank_hangs(self, node):
+        process = self._dice.choice(self._ranks.processes)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(self._dice.uniform(0.1, 3))
+        process.send_signal(signal.SIGCONT)
+        self.done.append("a rank hangs")
+
+    def rank_dies(self, node):
+        """The others wait for it until they are ended, too."""
+        self._dice.choice(self._ranks.processes).kill()
+        time.sleep(self._dice.uniform(0, 2))
+        self.done.append("a rank dies")
+
     def is_verified(self, node):
         self._site.ckpt("verify", self._directory)
         self.done.append("verify")
 
     def is_copied(self, node):
-        copy = self._site.root / "copy"
-        self._site.ckpt("cp", self._directory, copy)
-        shutil.rmtree(copy, ignore_errors=True)
+        target = self._site.root / f"copy-{self._dice.random()}"
+        self._site.ckpt("cp", self._directory, target)
+        shutil.rmtree(target, ignore_errors=True)
         self.done.append("cp")
 
     def is_thinned(self, node):
         self._site.ckpt("gc", self._directory, "--keep", 1)
         self.done.append("gc")
+
+    def is_cleaned(self, node):
+        """By somebody who wants the space."""
+        steps = sorted(self._directory.glob("step-*")) if self._is_on_disk else []
+        if steps:
+            shutil.rmtree(step := self._dice.choice(steps), ignore_errors=True)
+            self.done.append(f"rm {step.name}")
 
     def rots(self, node):
         if not self._is_on_disk:

@@ -20,6 +20,7 @@ import libckpt
 ROWS = 97  # No number of ranks divides them evenly.
 END_AT = 2048  # In the barrier's file: the step after which all ranks end.
 BARRIER_BYTES = 4096
+HISTORY_STEPS_MAX = 2000
 
 
 def successor(lineage, life):
@@ -28,6 +29,12 @@ def successor(lineage, life):
 
 def table_of(lineage, columns):
     return numpy.random.Generator(numpy.random.PCG64(lineage)).random((ROWS, columns))
+
+
+def history_of(lineage, step, bytes_each):
+    """State that grows, as a list of losses does, so that Slots become too small for it."""
+    count = min(step, HISTORY_STEPS_MAX) * bytes_each
+    return hashlib.shake_128(str(lineage).encode()).digest(count)
 
 
 class Barrier:
@@ -108,8 +115,10 @@ class Rank:
             return 0, 1
         state = restored.items.get("state", {})
         lineage = state.get("lineage", 0)
+        history = history_of(lineage, restored.step, self.spec["history"])
         is_right = (
             state.get("step") == restored.step
+            and state.get("history") == history
             and numpy.array_equal(self._rows, self._rows_of(lineage))
             and numpy.array_equal(self._frozen, self._frozen_right)
         )
@@ -124,7 +133,8 @@ class Rank:
             session.finish_capture()
             self._rows[:] = self._rows_of(lineage)
             self.say("step", step=step, lineage=lineage)
-            state = {"step": step, "lineage": lineage}
+            history = history_of(lineage, step, self.spec["history"])
+            state = {"step": step, "lineage": lineage, "history": history}
             session.save_checkpoint_if_needed(step, {"state": state}, arrays=self._arrays)
             time.sleep(self.spec["pause"])
             if step % 5 == 0:

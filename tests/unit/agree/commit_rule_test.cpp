@@ -100,6 +100,21 @@ TEST_CASE("skip: a rank that is only late loses nobody a step", "[unit][agree]")
   REQUIRE(agree::given_up(scene.view, 1, std::nullopt).empty());
 }
 
+TEST_CASE("skip: a rank that closes without a step loses it to all", "[unit][agree]") {
+  // Found by a job in rough weather: the rank's daemon was new, and had not seen the step that the
+  // rank passed. The other rank's close waited for it until its deadline.
+  Scene scene(2);
+  scene.train(1, 5);
+  scene.hold(0, 1, 5, 0);
+  scene.rank(1).has_seen = false;
+  scene.rank(1).last_seen = Step{};
+  REQUIRE(agree::given_up(scene.view, 1, std::nullopt).empty());
+  scene.rank(1).is_closing = true;
+  REQUIRE(agree::given_up(scene.view, 1, std::nullopt).size() == 1);
+  scene.hold(1, 1, 5, 1);
+  REQUIRE(agree::given_up(scene.view, 1, std::nullopt).empty());
+}
+
 TEST_CASE("skip: steps seen in another timeline say nothing of this one", "[unit][agree]") {
   Scene scene(2);
   scene.train(2, 5);

@@ -278,3 +278,25 @@ TEST_CASE("coordinator: sequence numbers go on, whoever coordinated meanwhile", 
   storing.coordinator.decide(storing.scene.view, Storing::now(std::chrono::seconds(1)));
   CHECK(storing.coordinator.decree().sequence > before);
 }
+
+TEST_CASE("coordinator: a step that lost a part is named to those who wait for it",
+          "[unit][agree]") {
+  Storing storing;
+  Scene& scene = storing.scene;
+  agree::Coordinator& coordinator = storing.coordinator;
+  scene.view.shape.save_storage_interval = {};
+  coordinator.decide(scene.view, Storing::now({}));
+  REQUIRE(coordinator.decree().committed == format::StepId{1, Step{5}});
+  for (format::NodeReport& node : scene.view.reports)
+    std::erase_if(node.holdings, [](const auto& held) { return held.id.rank == 1; });
+  coordinator.decide(scene.view, Storing::now({}));
+  CHECK(coordinator.decree().degraded.empty());  // The next step takes its place.
+  scene.view.reports[0].flush.is_wanted = true;
+  scene.view.all_live = false;
+  coordinator.decide(scene.view, Storing::now({}));
+  CHECK(coordinator.decree().degraded.empty());  // A node that may come has it, perhaps.
+  scene.view.all_live = true;
+  coordinator.decide(scene.view, Storing::now({}));
+  CHECK(coordinator.decree().degraded ==
+        "step 5 cannot be stored: rank 1's part of it died with its nodes");
+}

@@ -1,10 +1,12 @@
 // Goal:   an engine that flushes before its end loses nothing that it took meanwhile, takes nothing
 //         that it would lose, and goes on as before where storage fails.
 // Method: one trainer on a slow disk in memory captures while the flush is under way, and after it;
-//         a disk without space fails the flush, and gets its space back.
+//         a disk without space fails the flush, and gets its space back; of two nodes one loses its
+//         part of the step.
 #include <cerrno>
 
 #include "unit/node/one_rank.hpp"
+#include "unit/node/worlds.hpp"
 
 namespace ckpt::node {
 namespace {
@@ -79,6 +81,66 @@ TEST_CASE("flush before the end: where storage fails it says why, and all goes o
   }
   REQUIRE(test::finish(rank.clock, scene.flush()));
   REQUIRE(scene.disk.exists("/scratch/job/step-000000012/manifest.json"));
+}
+
+TEST_CASE("flush before the end: while nothing goes to storage, trainers capture", "[unit][node]") {
+  Scene scene;
+  test::OneRank& rank = scene.rank;
+  scene.disk.set_hook(
+      [](std::string_view verb, const std::string&) { return verb == "write" ? ENOSPC : 0; });
+  auto flushed = test::start(rank.context, rank.engine->flush(std::chrono::minutes(5), 1000));
+  const Time began = rank.clock.now();
+  std::uint64_t step = 1;
+  while (rank.clock.now() - began < std::chrono::minutes(2)) {  // More than there were Slots.
+    if (!rank.granted.empty()) rank.capture(Step{++step});
+    REQUIRE(rank.clock.advance_to_next());
+  }
+  REQUIRE(step > 10);
+  REQUIRE(rank.pass_until([&] { return rank.committed == Step{step}; }));
+  REQUIRE_FALSE(flushed.is_done());
+  scene.disk.set_hook({});
+  REQUIRE(test::finish(rank.clock, flushed));
+  REQUIRE(rank.engine->held_json().find("\"lost\":null") != std::string::npos);
+}
+
+TEST_CASE("flush before the end: a last capture that takes long is not followed by others",
+          "[unit][node]") {
+  Scene scene;
+  test::OneRank& rank = scene.rank;
+  REQUIRE(rank.begin_capture(Step{2}));
+  auto flushed = scene.flush();
+  REQUIRE(rank.pass_until([&] { return rank.durable == Step{1}; }));
+  const std::size_t granted = rank.granted.size();
+  rank.clock.advance(std::chrono::seconds(30));
+  REQUIRE_FALSE(flushed.is_done());
+  REQUIRE(rank.granted.size() == granted);
+  REQUIRE(rank.end_capture(Step{2}));
+  REQUIRE(test::finish(rank.clock, flushed));
+}
+
+TEST_CASE("flush before the end: a newer step takes the place of one that lost a part",
+          "[unit][node]") {
+  // Found by a job in rough weather: it captured nothing until the deadline of the stop.
+  test::Cluster cluster;
+  test::Rules rules{.directory = "/scratch/job", .replicas = 1};
+  rules.verify_every = std::chrono::seconds(1);
+  cluster.begin("AB", rules);
+  cluster.commit(Step{1});
+  cluster.damage(1);
+  const Time verified_at = cluster.now() + 3 * rules.verify_every;
+  REQUIRE(cluster.pass_until([&] { return cluster.now() > verified_at; }));
+  auto flushed = cluster.begin_task(cluster.engine("A").flush(std::chrono::minutes(5), 1000));
+  test::Trainer& first = cluster.rank(0);
+  std::uint64_t step = 1;
+  while (!first.granted.empty()) {
+    cluster.capture(first, Step{++step});
+    REQUIRE(cluster.rank(1).engine->call(cluster.rank(1).session, control::Skipped{Step{step}}));
+  }
+  REQUIRE(cluster.pass_until([&] { return !first.granted.empty(); }));
+  REQUIRE_FALSE(flushed.is_done());
+  cluster.commit(Step{step + 1});
+  REQUIRE(cluster.end_task(flushed));
+  REQUIRE(first.durable == Step{step + 1});
 }
 
 TEST_CASE("flush before the end: it can be given up at any time", "[unit][node]") {

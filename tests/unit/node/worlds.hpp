@@ -104,11 +104,19 @@ class Cluster {
   std::set<std::uint32_t> ranks_with_slots(const std::string& name);
   nlohmann::json status(const std::string& name);
   Engine& engine(const std::string& name) { return *nodes_.at(name).engine; }
-  // The result of a Task of an engine, while time passes.
+  // A Task of an engine goes on while time passes.
+  template <class T>
+  Pending<T> begin_task(Task<T> task) {
+    return start(context_, std::move(task));
+  }
+  template <class T>
+  Result<T> end_task(Pending<T>& pending) {
+    return finish(clock_, pending);
+  }
   template <class T>
   Result<T> run(Task<T> task) {
-    auto pending = start(context_, std::move(task));
-    return finish(clock_, pending);
+    auto pending = begin_task(std::move(task));
+    return end_task(pending);
   }
   void flush(Step step);
   MemoryDisk& disk() { return disk_; }
