@@ -43,6 +43,22 @@ def complete(options):
     return options, ranks
 
 
+def opened(ranks, make, *arguments):
+    """What `make` opens, on all ranks or on none: the others would wait for one without it."""
+    found = failure = None
+    try:
+        found = make(*arguments)
+    except errors.CheckpointError as error:
+        failure = error
+    try:
+        ranks.agree("opening", failure)
+    except errors.CheckpointError:
+        if found is not None:
+            found.client.drop()
+        raise
+    return found
+
+
 def _number(variable, default=0):
     text = os.environ.get(variable)
     try:
@@ -102,14 +118,17 @@ def _exchange(options, ranks):
     if "problem" in common:
         raise errors.InvalidArgument(f"job {options['job']}: {common['problem']}")
     options.setdefault("incarnation", common["incarnation"])
-    # Also for one node: a later start of one rank alone must not look older than this one.
-    keep(_incarnation_file(options), str(options["incarnation"]))
+    # Also for one node: a later start of one rank alone must not look older than this one. Where
+    # no file can be made, no daemon can be started either: the opening that follows names that.
+    with contextlib.suppress(OSError):
+        keep(_incarnation_file(options), str(options["incarnation"]))
     if len(common["nodes"]) < 2:
         return
     options.update(node=node, nodes=common["nodes"])
     if not facts["has_secret"]:
         secret_file = own_file(options, "secret")
-        keep(secret_file, common["secret"])
+        with contextlib.suppress(OSError):  # The opening then names the file that is not there.
+            keep(secret_file, common["secret"])
         options["secret_file"] = str(secret_file)
 
 
