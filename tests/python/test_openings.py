@@ -39,7 +39,8 @@ def test_what_all_ranks_open_each_of_them_has():
 
 def test_an_option_that_is_wrong_on_one_rank_refuses_the_job_on_all(runtime):
     def open_one(ranks):
-        options = {"job": "job", "rank": ranks.rank, "world_size": 2, "replicas": 1 + 98 * ranks.rank}
+        options = {"job": "job", "rank": ranks.rank, "world_size": 2}
+        options["replicas"] = 1 + 9 * ranks.rank
         return _launch.opened(ranks, _registration.Registration, options)
 
     answers = on_ranks(2, open_one)
