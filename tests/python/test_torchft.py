@@ -212,6 +212,13 @@ def test_a_failure_of_the_sender_in_mid_transfer_leaves_the_next_to_torchft(
     assert is_by_stock(caplog)
 
 
+def test_a_daemon_that_listens_a_moment_later_is_waited_for(monkeypatch):
+    looked = iter([True, True, False])
+    monkeypatch.setattr(_transfer, "_is_free", lambda host, port: next(looked))
+    _transfer._check_listens(["a@127.0.0.1:1", "b@[::1]:2"], 1)
+    assert list(looked) == []
+
+
 def test_a_daemon_that_listens_elsewhere_leaves_it_to_torchft_at_once(two_nodes, caplog):
     (sender, receiver), directories = two_nodes
     assert flat(bring(sender, receiver, 6)) == flat(state())

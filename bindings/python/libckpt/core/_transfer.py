@@ -23,6 +23,8 @@ from libckpt.core import _launch
 from libckpt.session import Session
 from libckpt.ticket import said
 
+LISTEN_SECONDS = 2.0  # A daemon that has opened the job listens in milliseconds.
+LOOK_EVERY = 0.02
 SOON_SECONDS = 10.0  # For what the other end does at once: the default of `open_deadline`.
 
 
@@ -32,6 +34,9 @@ class Deadline:
 
     def left(self):
         return max(0.001, self._ends - time.monotonic())
+
+    def is_over(self):
+        return time.monotonic() >= self._ends
 
     def delta(self):
         return datetime.timedelta(seconds=self.left())
@@ -191,11 +196,14 @@ def _check_listens(nodes, rank):
     if len(nodes) < 2:
         return
     host, _, port = nodes[rank].rpartition("@")[2].rpartition(":")
-    if _is_free(host.strip("[]"), int(port)):
-        raise errors.Unavailable(
-            f"transfer: the daemon of this node is not at {host}:{port}: if it was started with "
-            "another port or interface, `ckpt stop` ends it"
-        )
+    soon = Deadline(LISTEN_SECONDS)
+    while _is_free(host.strip("[]"), int(port)):
+        if soon.is_over():
+            raise errors.Unavailable(
+                f"transfer: the daemon of this node is not at {host}:{port}: if it was started "
+                "with another port or interface, `ckpt stop` ends it"
+            )
+        time.sleep(LOOK_EVERY)
 
 
 def _is_free(host, port):
