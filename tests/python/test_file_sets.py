@@ -309,6 +309,7 @@ def test_a_set_is_whole_wherever_its_publishing_ends(tmp_path, monkeypatch):
     out, counts = tmp_path / "out", {"is_new": 0}
     sets = object.__new__(FileSets)
     sets._keeps_foreign = True
+    sets._is_once = False
     sets.directory, sets.private, sets.rank = out, out / _work.PRIVATE, 0
     sets.work = _work.WorkFolders(sets.private / "work")
     manifest = {"format": "libckpt-manifest", "timeline": 1, "shards": [{"members": [

@@ -176,7 +176,8 @@ class _Sets:
         several = dist.is_available() and dist.is_initialized()
         ranks = (dist.get_rank(), dist.get_world_size()) if several else (0, 1)
         self.sets = _file_sets.FileSets("torch_checkpointing", root, rank=ranks[0],
-                                        world_size=ranks[1], **options)  # fmt: skip
+                                        world_size=ranks[1], is_once=True,
+                                        **options)  # fmt: skip
         self.begun = {}  # By name. One set at a time: more are what failed saves left.
         self._handed_over = set()  # Their names: rank 0 publishes the folders, a little later.
         self._process, self._lock = os.getpid(), threading.Lock()
