@@ -147,3 +147,13 @@ def test_what_libckpt_refuses_ends_no_training_and_folders_are_written(
 def test_a_field_that_is_wrong_is_refused_where_it_is_written(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         libckpt.torchtitan.CheckpointManager.Config(**wrong)
+
+
+def test_a_job_without_a_name_is_one_of_its_folder_wherever_it_is_started(tmp_path, monkeypatch):
+    found = set()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        found.add(libckpt.torchtitan._place("gs://bucket/run"))
+        found.add(libckpt.torchtitan._place("../run"))
+    assert found == {"gs://bucket/run", str((tmp_path / "run").resolve())}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from torchtitan.components.checkpointer.base import MODEL, OPTIMIZER
 from torchtitan.components.checkpointer.dcp import CheckpointManager as _Stock
+from torchtitan.tools import filesystem
 
 from libckpt import errors
 from libckpt._init import init
@@ -66,7 +67,7 @@ class CheckpointManager(_Stock):
             self._open(config)
 
     def _open(self, config):
-        path = os.path.realpath(self.folder)
+        path = _place(self.folder)
         job = config.job or _settings.configured("job")
         job = job or _publish_queue.job_of("torchtitan", os.path.basename(path), path)
         options = {"save_mem_interval": config.save_mem_interval, "replicas": config.replicas}
@@ -143,3 +144,8 @@ class CheckpointManager(_Stock):
             except errors.CheckpointError as error:
                 logger.error("libckpt: %s", error)
         super()._close()
+
+
+def _place(folder):
+    """The same on all ranks, wherever they run."""
+    return folder if filesystem.is_remote(folder) else os.path.realpath(folder)
