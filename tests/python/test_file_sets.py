@@ -82,6 +82,20 @@ def test_a_set_appears_whole_and_its_tracker_after_it(open_sets, tmp_path, monke
     assert os.listdir(sets.work.directory) == []
 
 
+def test_a_commit_returns_when_the_daemon_has_it_whatever_happens_then(open_sets, monkeypatch):
+    sets, waited = open_sets(), []
+    real = sets._queue.session.wait
+
+    def wait(step, level, deadline):
+        marks = list(sets.work.folder(str(step)).glob("captured-*"))
+        waited.append((level, marks))
+        return real(step, level, deadline)
+
+    monkeypatch.setattr(sets._queue.session, "wait", wait)
+    save(sets, "a")
+    assert waited[0] == ("captured", [])  # It is marked as captured after that.
+
+
 def test_what_is_captured_is_what_it_was_then(open_sets, tmp_path):
     sets = open_sets()
     weights = torch.zeros(100_000)
