@@ -82,6 +82,20 @@ def test_a_set_appears_whole_and_its_tracker_after_it(open_sets, tmp_path, monke
     assert os.listdir(sets.work.directory) == []
 
 
+def test_a_commit_returns_when_the_daemon_has_it_whatever_happens_then(open_sets, monkeypatch):
+    sets, waited = open_sets(), []
+    real = sets._queue.session.wait
+
+    def wait(step, level, deadline):
+        marks = list(sets.work.folder(str(step)).glob("captured-*"))
+        waited.append((level, marks))
+        return real(step, level, deadline)
+
+    monkeypatch.setattr(sets._queue.session, "wait", wait)
+    save(sets, "a")
+    assert waited[0] == ("captured", [])  # It is marked as captured after that.
+
+
 def test_what_is_captured_is_what_it_was_then(open_sets, tmp_path):
     sets = open_sets()
     weights = torch.zeros(100_000)
@@ -309,6 +323,7 @@ def test_a_set_is_whole_wherever_its_publishing_ends(tmp_path, monkeypatch):
     out, counts = tmp_path / "out", {"is_new": 0}
     sets = object.__new__(FileSets)
     sets._keeps_foreign = True
+    sets._is_once = False
     sets.directory, sets.private, sets.rank = out, out / _work.PRIVATE, 0
     sets.work = _work.WorkFolders(sets.private / "work")
     manifest = {"format": "libckpt-manifest", "timeline": 1, "shards": [{"members": [

@@ -15,6 +15,7 @@ pytest.importorskip("torch_checkpointing")
 
 from libckpt import InvalidArgument, torch_checkpointing  # noqa: E402
 from libckpt.core.files import _publish_queue  # noqa: E402
+from test_file_sets import die, number_of, save  # noqa: E402
 
 
 @pytest.fixture
@@ -83,6 +84,24 @@ def test_a_folder_that_is_there_is_refused_and_one_that_is_removed_vanishes(run,
     loaded = [[name, seed] for name, _, seed in said(log, "loaded")]
     assert loaded == [["a", "1"], ["b", "2"], ["a", "3"]]
     assert folders(tmp_path) == ["a", "b"]
+
+
+def test_a_folder_that_another_run_wrote_is_not_replaced_by_what_a_killed_one_had(
+    runtime, tmp_path, caplog
+):
+    config = torch_checkpointing.StorageConfig(tmp_path / "out")
+    first = config.create_storage()._sets
+    save(first.sets, "a", 1)
+    save(first.sets, "b", 1)
+    die(first.sets)
+    (tmp_path / "out" / "a").mkdir()  # As with LIBCKPT_DISABLE=1, and by more ranks perhaps.
+    torch.save({"weight": torch.full((2,), 2.0), "number": 2}, tmp_path / "out" / "a" / "model.pt")
+    (tmp_path / "out" / "a" / "config.json").write_text("2")
+    second = config.create_storage()._sets
+    assert [number_of(tmp_path / "out" / name) for name in "ab"] == [2, 1]
+    assert "out/a is there already and stays as it is" in caplog.text
+    assert second.sets.waiting() == [] and second.sets.work.noted() == []
+    second.sets.close()
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from trainers import ports  # noqa: E402
 
 import libckpt.torchft  # noqa: E402
 from libckpt.adapters.torch import _asks  # noqa: E402
+from libckpt.core import _transfer  # noqa: E402
 
 ENOUGH = timedelta(seconds=60)
 
@@ -175,18 +176,62 @@ def test_what_only_a_pickle_holds_goes_by_torchft(pair, caplog):
     assert "torchft's HTTPTransport sends it" in caplog.text
 
 
-def test_after_a_failure_of_the_receiver_the_next_comes_by_torchft(runtime, tmp_path, caplog):
+@pytest.mark.parametrize("place", ["no", "file/no"])
+def test_a_receiver_without_a_daemon_gets_it_by_torchft_at_once(runtime, tmp_path, caplog, place):
+    (tmp_path / "file").touch()
     sender = libckpt.torchft.Transport("heal")
-    broken = libckpt.torchft.Transport("heal", runtime_dir=str(tmp_path / "no"), node="other",
+    broken = libckpt.torchft.Transport("heal", runtime_dir=str(tmp_path / place), node="other",
                                        daemon_path="/bin/false")  # fmt: skip
-    with pytest.raises(libckpt.errors.CheckpointError):
-        bring(sender, broken, timeout=timedelta(seconds=2))
-    assert not is_by_stock(caplog)
-    sender.disallow_checkpoint()
-    assert flat(bring(sender, broken)) == flat(state())
-    assert is_by_stock(caplog)
+    for _ in range(2):
+        assert flat(bring(sender, broken)) == flat(state())
+        assert is_by_stock(caplog)
+        sender.disallow_checkpoint()
+    (told,) = [text for text in caplog.messages if "torchft's HTTPTransport brings it" in text]
+    assert "start the daemon" in told or "Not a directory" in told
+    assert caplog.text.count("it cannot take part") == 1  # The second time it does not try.
     broken.shutdown()
     sender.shutdown()
+
+
+def test_a_failure_of_the_sender_in_mid_transfer_leaves_the_next_to_torchft(
+    pair, monkeypatch, caplog
+):
+    sender, receiver = pair
+
+    def fail(self, step, words):  # The state may have changed by now.
+        self._session.abandon()
+        words.say(self._ask["id"], "end", failed="as a test wants it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_transfer.Sending, "finish", fail)
+        with pytest.raises(libckpt.errors.Unavailable, match="as a test wants it"):
+            bring(sender, receiver)
+        assert not is_by_stock(caplog)
+    sender.disallow_checkpoint()
+    assert flat(bring(sender, receiver)) == flat(state())
+    assert is_by_stock(caplog)
+
+
+def test_a_daemon_that_listens_a_moment_later_is_waited_for(monkeypatch):
+    looked = iter([True, True, False])
+    monkeypatch.setattr(_transfer, "_is_free", lambda host, port: next(looked))
+    _transfer._check_listens(["a@127.0.0.1:1", "b@[::1]:2"], 1)
+    assert list(looked) == []
+
+
+def test_a_daemon_that_listens_elsewhere_leaves_it_to_torchft_at_once(two_nodes, caplog):
+    (sender, receiver), directories = two_nodes
+    assert flat(bring(sender, receiver, 6)) == flat(state())
+    sender.disallow_checkpoint()
+    assert not is_by_stock(caplog)
+    with ports.reserve() as free:  # The daemon that runs listens elsewhere.
+        moved = libckpt.torchft.Transport("heal", node="b", interface="127.0.0.1",
+                                          port=free.getsockname()[1],
+                                          runtime_dir=str(directories[1]))  # fmt: skip
+        assert flat(bring(sender, moved, 7)) == flat(state())
+        moved.shutdown()
+    assert is_by_stock(caplog)
+    assert "the daemon of this node is not at 127.0.0.1:" in caplog.text
 
 
 @pytest.mark.parametrize("disabled", ["both", "sender", "receiver"])

@@ -3,7 +3,7 @@ in memory, in any number of ranks, and its folders are torchtitan's.
 
 Method: ranks over gloo with torchtitan's own containers and manager, called as its Trainer calls
 them; they are killed, and what they go on with is compared with a run of torchtitan's own manager
-that nobody kills.
+that nobody kills. Then managers in this process, which libckpt refuses memory in several ways.
 """
 
 import json
@@ -13,6 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchtitan")
 
+from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw  # noqa: E402
+
+import libckpt.torchtitan  # noqa: E402
 from test_ranks import Cluster, kill_all, said, states  # noqa: E402
 
 STEPS = 8
@@ -92,3 +95,65 @@ def test_disabled_it_is_torchtitans_own_manager(titan):
     assert states(log) == states(whole)
     assert folders(titan) == ["step-3", "step-6", "step-8"]
     assert "libckpt" not in log
+
+
+@pytest.fixture
+def manager(runtime, tmp_path):
+    """One of a training of one rank."""
+    made = []
+
+    def make(**options):
+        model = torch.nn.Linear(4, 4)
+        settings = default_adamw(lr=0.01)
+        settings.implementation = "foreach"
+        optimizers = settings.build(model_parts=[model])
+        config = libckpt.torchtitan.CheckpointManager.Config(
+            enable=True, folder=str(tmp_path / "out"), keep_latest_k=0, **options
+        )
+        made.append(config.build(
+            dataloader=None, model_parts=[model], optimizers=optimizers, states={}, sd_adapter=None,
+            lr_schedulers=LRSchedulersContainer(optimizers, lambda step: 1.0),
+        ))  # fmt: skip
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+REFUSALS = {
+    "a_daemon_that_ends": ("DAEMON_PATH", "/bin/false", "start the daemon"),
+    "an_option": ("PORT", "99999999", "option port"),
+    "a_file_that_is_not_there": ("SECRET_FILE", "/no/such/file", "there is no such file"),
+    "memory": ("MEMORY_BUDGET", "1KiB", "exhausted"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_libckpt_refuses_ends_no_training_and_folders_are_written(
+    manager, monkeypatch, caplog, tmp_path, name
+):
+    option, value, reason = REFUSALS[name]
+    monkeypatch.setenv(f"LIBCKPT_{option}", value)
+    checkpointer = manager(interval=1)
+    assert checkpointer.load() is False
+    assert reason in caplog.text and "steps are not captured in memory" in caplog.text
+    checkpointer.save(1)
+    checkpointer.close()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["step-1"]
+
+
+@pytest.mark.parametrize("wrong", [{"job": "a/b"}, {"save_mem_interval": 0}, {"replicas": 0}])
+def test_a_field_that_is_wrong_is_refused_where_it_is_written(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        libckpt.torchtitan.CheckpointManager.Config(**wrong)
+
+
+def test_a_job_without_a_name_is_one_of_its_folder_wherever_it_is_started(tmp_path, monkeypatch):
+    found = set()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        found.add(libckpt.torchtitan._place("gs://bucket/run"))
+        found.add(libckpt.torchtitan._place("../run"))
+    assert found == {"gs://bucket/run", str((tmp_path / "run").resolve())}

@@ -31,7 +31,7 @@ class Session:
         self._interval = options.get("save_mem_interval")
         self._raise, self._allow_pickle = raise_on_error, allow_pickle
         self._process, self._turn = os.getpid(), _turn.Turn()
-        self._tensors = _registration.Registration(options, debug)
+        self._tensors = _launch.opened(self.ranks, _registration.Registration, options, debug)
         self._client = self._tensors.client
         self._common = _common.Common(self._client)
         self._replicas = _replicas.Replicas(self.ranks, _settings.storage_interval(options))

@@ -43,6 +43,22 @@ def complete(options):
     return options, ranks
 
 
+def opened(ranks, make, *arguments):
+    """What `make` opens, on all ranks or on none: the others would wait for one without it."""
+    found = failure = None
+    try:
+        found = make(*arguments)
+    except errors.CheckpointError as error:
+        failure = error
+    try:
+        ranks.agree("opening", failure)
+    except errors.CheckpointError:
+        if found is not None:
+            found.client.drop()
+        raise
+    return found
+
+
 def _number(variable, default=0):
     text = os.environ.get(variable)
     try:
@@ -102,14 +118,17 @@ def _exchange(options, ranks):
     if "problem" in common:
         raise errors.InvalidArgument(f"job {options['job']}: {common['problem']}")
     options.setdefault("incarnation", common["incarnation"])
-    # Also for one node: a later start of one rank alone must not look older than this one.
-    keep(_incarnation_file(options), str(options["incarnation"]))
+    # Also for one node: a later start of one rank alone must not look older than this one. Where
+    # no file can be made, no daemon can be started either: the opening that follows names that.
+    with contextlib.suppress(errors.StorageError):
+        keep(_incarnation_file(options), str(options["incarnation"]))
     if len(common["nodes"]) < 2:
         return
     options.update(node=node, nodes=common["nodes"])
     if not facts["has_secret"]:
         secret_file = own_file(options, "secret")
-        keep(secret_file, common["secret"])
+        with contextlib.suppress(errors.StorageError):  # The opening names what is not there.
+            keep(secret_file, common["secret"])
         options["secret_file"] = str(secret_file)
 
 
@@ -156,8 +175,11 @@ def _next_incarnation(options):
 
 def keep(path, content):
     """In a file that only this user reads, whole or not at all."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    temporary.touch(mode=0o600)
-    temporary.write_text(content)
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary.touch(mode=0o600)
+        temporary.write_text(content)
+        temporary.replace(path)
+    except OSError as error:
+        raise errors.StorageError(f"make {path}: {error.strerror}") from error

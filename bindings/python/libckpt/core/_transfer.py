@@ -12,8 +12,10 @@ On one node both ranks have one daemon, and nothing is copied between steps 2 an
 through `words`, whatever carries them: say(name, what, **words) and hear(name, what, deadline).
 """
 
+import contextlib
 import datetime
 import secrets
+import socket
 import time
 
 from libckpt import _programs, errors
@@ -21,6 +23,8 @@ from libckpt.core import _launch
 from libckpt.session import Session
 from libckpt.ticket import said
 
+LISTEN_SECONDS = 2.0  # A daemon that has opened the job listens in milliseconds.
+LOOK_EVERY = 0.02
 SOON_SECONDS = 10.0  # For what the other end does at once: the default of `open_deadline`.
 
 
@@ -30,6 +34,9 @@ class Deadline:
 
     def left(self):
         return max(0.001, self._ends - time.monotonic())
+
+    def is_over(self):
+        return time.monotonic() >= self._ends
 
     def delta(self):
         return datetime.timedelta(seconds=self.left())
@@ -41,6 +48,7 @@ class LocalDaemon:
     def __init__(self, options, allow_pickle):
         self._options = {name: value for name, value in options.items() if value is not None}
         self._allow_pickle = allow_pickle
+        self.failure = None  # Why a part in a transfer could not be taken here.
         self.node, self.port = _launch.node_and_port(self._options)
 
     def address(self, host):
@@ -53,17 +61,24 @@ class LocalDaemon:
             path = self._secret_file(words["job"])
             _launch.keep(path, words["secret"])
             more["secret_file"] = str(path)
-        return self._session(words["job"], deadline, more)
+        # The other end is there. Where its daemon is not reached, time is left for another way.
+        session = self._session(words["job"], deadline, more, _soon(deadline))
+        try:
+            _check_listens(words["nodes"], rank)
+        except errors.Unavailable:
+            session.abandon()
+            raise
+        return session
 
     def open_alone(self, words, deadline):
         """A session of the receiver, on the node that has all by now."""
         more = {"rank": 0, "world_size": 1, "nodes": words["nodes"][-1:], "incarnation": 1}
-        return self._session(words["job"], deadline, more)
+        return self._session(words["job"], deadline, more, deadline)
 
-    def _session(self, job, deadline, more):
+    def _session(self, job, deadline, more, restore_deadline):
         given = {"job": job, "is_alone": True, "node": self.node, "replicas": 2,
                  "open_deadline": _text(_soon(deadline)),
-                 "restore_deadline": _text(deadline)}  # fmt: skip
+                 "restore_deadline": _text(restore_deadline)}  # fmt: skip
         options = {**given, **self._options, **more}
         return Session(options, raise_on_error=True, allow_pickle=self._allow_pickle)
 
@@ -74,7 +89,8 @@ class LocalDaemon:
         """Frees the memory that this node's daemon has of it, if it has any."""
         directory = self._options.get("runtime_dir")
         _programs.run("ckpt", "drop", job, *(["--runtime-dir", directory] if directory else ()))
-        self._secret_file(job).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._secret_file(job).unlink(missing_ok=True)
 
 
 class Sending:
@@ -90,18 +106,17 @@ class Sending:
         self._session = None
 
     def capture(self, step, state, words):
-        """False: the receiver gave up. When it returns, the state may change."""
+        """When it returns, the state may change. Raises when it cannot be brought this way."""
         self._session = self._daemon.open(0, self.words, self._deadline)
         self._session.prepare({"state": state})  # Fails if the state cannot be captured.
         words.say(self._ask["id"], "job", **self.words)
-        if "failed" in words.hear(self._ask["id"], "ready", _soon(self._deadline)):
-            self.give_up()
-            return False
-        ticket = self._session.save(step, {"state": state}, wait=self._deadline.left())
+        ready = words.hear(self._ask["id"], "ready", _soon(self._deadline))
+        if "failed" in ready:
+            raise errors.Unavailable(f"it cannot take part: {ready['failed']}")
+        ticket = self._session.save(step, {"state": state}, wait=_soon(self._deadline).left())
         if not ticket:
             raise errors.Unavailable(f"send step {step}: the save {said(ticket.outcome)}")
         self._session.finish_capture()
-        return True
 
     def finish(self, step, words):
         """When the daemon has sent it. `words`: a Store of the calling thread's own."""
@@ -150,11 +165,15 @@ def _take_part(daemon, store, name, step, words, deadline):
     try:
         session = daemon.open(1, words, deadline)
     except errors.CheckpointError as error:
+        daemon.failure = error
         store.say(name, "ready", failed=str(error))
-        raise
+        end = store.hear(name, "end", deadline)
+        if "stock" not in end:
+            raise
+        return end
     try:
         store.say(name, "ready")
-        ticket = session.save(step, {}, wait=deadline.left())
+        ticket = session.save(step, {}, wait=_soon(deadline).left())
         failure = None if ticket else errors.Unavailable(
             f"receive step {step}: the save {said(ticket.outcome)}"
         )  # fmt: skip
@@ -166,9 +185,36 @@ def _take_part(daemon, store, name, step, words, deadline):
         raise failure or error from None
     finally:
         session.abandon()
+    daemon.failure = failure
     if failure is not None and "stock" not in end:
         raise failure
     return end
+
+
+def _check_listens(nodes, rank):
+    """Raises if the daemon of this one of two nodes is not where the other one looks for it."""
+    if len(nodes) < 2:
+        return
+    host, _, port = nodes[rank].rpartition("@")[2].rpartition(":")
+    soon = Deadline(LISTEN_SECONDS)
+    while _is_free(host.strip("[]"), int(port)):
+        if soon.is_over():
+            raise errors.Unavailable(
+                f"transfer: the daemon of this node is not at {host}:{port}: if it was started "
+                "with another port or interface, `ckpt stop` ends it"
+            )
+        time.sleep(LOOK_EVERY)
+
+
+def _is_free(host, port):
+    """Whether nobody listens there. A connection would leave a warning in the daemon's log."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
 
 
 def _text(deadline):

@@ -177,7 +177,7 @@ class _Sets:
         several = dist.is_available() and dist.is_initialized()
         ranks = (dist.get_rank(), dist.get_world_size()) if several else (0, 1)
         self.sets = _file_sets.FileSets("torch_checkpointing", root, rank=ranks[0],
-                                        world_size=ranks[1], advice=ADVICE,
+                                        world_size=ranks[1], is_once=True, advice=ADVICE,
                                         **options)  # fmt: skip
         self.begun = {}  # By name. One set at a time: more are what failed saves left.
         self._handed_over = set()  # Their names: rank 0 publishes the folders, a little later.

@@ -95,8 +95,8 @@ class Transport(CheckpointTransport):
     # --- receiving
 
     def recv_checkpoint(self, src_rank, metadata, step, timeout):
-        """The state, with its tensors on the CPU. Raises when it cannot be had; the next time
-        torchft's HTTPTransport brings it."""
+        """The state, with its tensors on the CPU. torchft's HTTPTransport brings what cannot come
+        by the daemons: at once, or the next time if the sender cannot go back. Then it raises."""
         deadline = Deadline(timeout.total_seconds())
         if not metadata.startswith(OURS):
             return self._stock.recv_checkpoint(src_rank, metadata, step, timeout)
@@ -118,5 +118,9 @@ class Transport(CheckpointTransport):
                          wants_stock=self._wants_stock)  # fmt: skip
         state = _transfer.receive(daemon, store, name, step, deadline)
         if state is None:
+            if daemon.failure is not None and not self._wants_stock:
+                self._wants_stock = True
+                logger.error("libckpt: receive step %d: %s; torchft's HTTPTransport brings it, and "
+                             "the next ones", step, daemon.failure)  # fmt: skip
             return self._stock.recv_checkpoint(src_rank, told["stock"], step, deadline.delta())
         return _plain_distributed.from_plain(state)

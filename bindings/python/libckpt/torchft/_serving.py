@@ -26,8 +26,7 @@ class Sender:
         """False: stock is to send it."""
         sending = _transfer.Sending(self._daemon, self._name, ask, deadline)
         try:
-            if not sending.capture(step, _plain_distributed.to_plain(state), self.asks.words):
-                return True
+            sending.capture(step, _plain_distributed.to_plain(state), self.asks.words)
         except Exception as error:  # Stock may be able to send the state.
             sending.give_up()
             logger.error("libckpt: send step %d to %s: %s; torchft's HTTPTransport sends it",

@@ -8,10 +8,12 @@ start takes memory, if that is not older than the newest folder.
 
 import logging
 import os
+import re
 from dataclasses import dataclass
 
 from torchtitan.components.checkpointer.base import MODEL, OPTIMIZER
 from torchtitan.components.checkpointer.dcp import CheckpointManager as _Stock
+from torchtitan.tools import filesystem
 
 from libckpt import errors
 from libckpt._init import init
@@ -24,6 +26,7 @@ __all__ = ["CheckpointManager"]
 logger = logging.getLogger("libckpt")
 
 LAST_STEP_WAIT = 60  # Seconds for a Slot: no later step replaces the last one.
+JOB = re.compile(r"[A-Za-z0-9._-]{0,128}")
 WANTED = ("_save", "_load", "_close", "_find_load_step", "_create_checkpoint_id")
 _missing = [name for name in WANTED if not hasattr(_Stock, name)]
 if _missing:
@@ -50,6 +53,13 @@ class CheckpointManager(_Stock):
         replicas: int = 2
         """Copies of each rank's state, on as many nodes."""
 
+        def __post_init__(self):
+            _Stock.Config.__post_init__(self)
+            if not JOB.fullmatch(self.job):
+                raise ValueError(f"job {self.job!r}: 128 of letters, digits, '.', '_', '-' at most")
+            if self.save_mem_interval < 1 or self.replicas < 1:
+                raise ValueError("save_mem_interval and replicas must be at least 1.")
+
     def __init__(self, config, **given):
         self._session, self._is_over = None, False
         super().__init__(config, **given)
@@ -57,17 +67,15 @@ class CheckpointManager(_Stock):
             self._open(config)
 
     def _open(self, config):
-        path = os.path.realpath(self.folder)
+        path = _place(self.folder)
         job = _settings.job(config.job) or _publish_queue.job_of(
             "torchtitan", os.path.basename(path), path
         )
         options = {"save_mem_interval": config.save_mem_interval, "replicas": config.replicas}
         try:
-            self._session = init(job, **options)
-        except errors.Unavailable as error:
+            self._session = init(job, **options).guard(*self.states[OPTIMIZER])
+        except errors.CheckpointError as error:  # All ranks have it: they open together or not.
             logger.error("libckpt: %s; steps are not captured in memory", error)
-            return
-        self._session.guard(*self.states[OPTIMIZER])
 
     def _items(self):
         """torchtitan's own objects, which a restore fills where they are."""
@@ -105,7 +113,10 @@ class CheckpointManager(_Stock):
 
     def _load_stock(self, step):
         if self._session is not None:
-            self._session.start_fresh()
+            try:
+                self._session.start_fresh()
+            except errors.CheckpointError as error:
+                logger.error("libckpt: %s; steps are not captured in memory", error)
         return super()._load(step)
 
     def _restore(self):
@@ -134,3 +145,8 @@ class CheckpointManager(_Stock):
             except errors.CheckpointError as error:
                 logger.error("libckpt: %s", error)
         super()._close()
+
+
+def _place(folder):
+    """The same on all ranks, wherever they run."""
+    return folder if filesystem.is_remote(folder) else os.path.realpath(folder)

@@ -14,6 +14,7 @@ from libckpt.core.files import _disk, _publish_queue
 logger = logging.getLogger("libckpt")
 
 OTHERS_DEADLINE = 10.0  # For sets before one that is there already.
+CAPTURED_DEADLINE = 1.0  # For what takes a millisecond.
 MARK = "set"  # The item that says which set a step is of.
 
 
@@ -103,6 +104,9 @@ class FileSet:
         _disk.sync_tree(self._folder)
         _disk.sync(self._folder.parent)
         self._sets._queue.capture_as(self.step, {MARK: self.name, **members})
+        # All is copied. A death before the daemon has it as captured would take it along.
+        with contextlib.suppress(errors.CheckpointError):  # It comes a little later, then.
+            self._sets._queue.session.wait(self.step, "captured", CAPTURED_DEADLINE)
 
     def _mark(self, what):
         """For rank 0, which publishes the set."""

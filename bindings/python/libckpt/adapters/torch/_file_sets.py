@@ -41,15 +41,16 @@ class FileSets:
 
     `kind` names the framework; `options` are those of libckpt.init. `area`: a folder below .libckpt
     for these sets alone, where others write into the directory, too. With `keeps_foreign`, files
-    that another program had in the folder of a set stay there.
+    that another program had in the folder of a set stay there. `is_once`: a folder that is there is
+    never replaced, as where the framework refuses that, too.
     """
 
     def __init__(self, kind, directory, *, rank=0, world_size=1, area="", keeps_foreign=True,
-                 **options):  # fmt: skip
+                 is_once=False, **options):  # fmt: skip
         self.directory = pathlib.Path(os.path.realpath(directory))
         self.rank, self.world_size = rank, world_size
         self.private = self.directory / PRIVATE / area
-        self._keeps_foreign = keeps_foreign
+        self._keeps_foreign, self._is_once = keeps_foreign, is_once
         self.work = WorkFolders(self.private / "work")
         if rank == 0:
             try:
@@ -113,6 +114,11 @@ class FileSets:
         """Makes the set visible; `path` is its checkpoint, if files of it are in one. Steps
         that were done already are done again."""
         folder, name = self.work.folder(str(step)), facts["name"]
+        if self._is_once and _disk.files_of(self.directory / name):
+            logger.warning("libckpt: %s is there already and stays as it is: a save of that name, "
+                           "captured before, does not come", self.directory / name)  # fmt: skip
+            self._drop_up_to(step)
+            return
         whole = folder / "whole"
         shutil.rmtree(whole, ignore_errors=True)
         whole.mkdir()
