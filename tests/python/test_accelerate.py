@@ -203,7 +203,8 @@ def prepared(runtime, tmp_path, monkeypatch):
 def leave(state):
     """As a death would."""
     if state._memory is not None:
-        state._memory.session.abandon()
+        if state._memory.session is not None:
+            state._memory.session.abandon()
         for sets in state._folders._sets.values():
             sets._queue.close()
         state._folders._sets.clear()
@@ -373,6 +374,19 @@ def test_without_a_name_for_the_job_it_asks_for_one(monkeypatch, runtime):
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     with pytest.raises(libckpt.InvalidArgument, match="no project_dir"):
         libckpt.accelerate.attach(accelerate.Accelerator(cpu=True))
+
+
+def test_without_memory_for_its_steps_a_training_goes_on(prepared, monkeypatch, caplog):
+    from libckpt.accelerate import _memory
+
+    def refuse(*_, **__):
+        raise libckpt.Exhausted("memory_budget is too small")
+
+    monkeypatch.setattr(_memory, "init", refuse)
+    accelerator, state = prepared()
+    step(accelerator)
+    assert state.capture(1) is None
+    assert "memory_budget is too small; steps are not captured in memory" in caplog.text
 
 
 def test_what_it_does_not_know_it_leaves_alone(prepared, monkeypatch, caplog):

@@ -19,7 +19,7 @@ pl = pytest.importorskip("lightning.pytorch")
 import libckpt  # noqa: E402
 import libckpt.lightning  # noqa: E402
 from libckpt.core.files import _publish_queue  # noqa: E402
-from libckpt.lightning import _files  # noqa: E402
+from libckpt.lightning import _callback, _files  # noqa: E402
 
 
 def run(trainer, root, kind="libckpt", **options):
@@ -320,6 +320,21 @@ class Scored(pl.LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_without_memory_for_its_steps_a_training_goes_on(runtime, tmp_path, monkeypatch, caplog):
+    def refuse(*_, **__):
+        raise libckpt.Exhausted("memory_budget is too small")
+
+    monkeypatch.setattr(_callback, "init", refuse)
+    trainer = pl.Trainer(
+        max_steps=2, default_root_dir=tmp_path, logger=False, accelerator="cpu", devices=1,
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        callbacks=[libckpt.lightning.Callback()],
+    )  # fmt: skip
+    trainer.fit(Scored([1.0, 2.0]), torch.ones(2, 1))
+    assert trainer.global_step == 2
+    assert "memory_budget is too small; steps are not captured in memory" in caplog.text
 
 
 @pytest.mark.parametrize(("mode", "best"), [("max", 2), ("min", 1)])

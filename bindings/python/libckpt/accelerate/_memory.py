@@ -29,7 +29,9 @@ class Memory:
         self.failure = None  # Why the newest step could not be had.
         try:
             self.session = init(job, **options)
-        except errors.Unavailable as error:
+        except errors.InvalidArgument:  # A wrong option.
+            raise
+        except errors.CheckpointError as error:
             logger.error("libckpt: %s; steps are not captured in memory", error)
 
     def capture(self, step, metrics=None):

@@ -162,7 +162,9 @@ class Callback(pl.Callback):
             options = {"blob_capacity": BLOB_CAPACITY, **options}
         try:
             self.session = init(job, **options)
-        except errors.Unavailable as error:
+        except errors.InvalidArgument:  # A wrong option.
+            raise
+        except errors.CheckpointError as error:
             logger.error("libckpt: %s; steps are not captured in memory", error)
 
     def _start_fresh(self):
