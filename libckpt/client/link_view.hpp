@@ -70,10 +70,9 @@ struct LinkView {
   bool has_begun() const { return identity.timeline != 0; }
   bool is_lost(Step step) const;
   std::string degraded() const;
-  // Slots that are too small for captures may hold what is restored.
-  bool needs_no_more_slots_to_restore() const {
-    return begun.has_value() || (slots_error && slots.are_mapped());
-  }
+  // Where no Slots can be had for captures, the engine knows whether there is a step at all, and
+  // whether the Slots that are there do for it: it answers for all ranks.
+  bool needs_no_more_slots_to_restore() const { return begun || slots_error; }
   RestoreProgress restore_progress() const;
   // How far the newest step of each level is: "step 5 is captured, step 4 is durable".
   std::string levels_text() const;

@@ -61,7 +61,6 @@ class SessionSlots {
   MappedSlot give_back(const TakenSlot& taken);
 
   MappedSlot mapped(std::uint32_t slot) const;
-  bool are_mapped() const { return !slots_.empty(); }
   bool are_big_enough() const;  // At least one mapped Slot.
   bool has_fitting_grant() const;
   bool has_taken() const { return !taken_.empty(); }

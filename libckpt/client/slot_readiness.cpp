@@ -84,14 +84,12 @@ Status SlotReadiness::ask_for_save(Deadline deadline) {
 
 Status SlotReadiness::ask_in_background() {
   Status slots = ask(steady_clock::now());
-  return are_coming(slots) ? Status() : slots;
+  const bool is_over_budget = !slots && slots.error().code() == Errc::exhausted;
+  return are_coming(slots) || is_over_budget ? Status() : slots;
 }
 
 Status SlotReadiness::ask_for_restore() {
-  if (layout_.slot_bytes <= room_asked_) return {};
-  Status slots = ask_in_background();
-  const bool is_over_budget = !slots && slots.error().code() == Errc::exhausted;
-  return is_over_budget ? Status() : slots;
+  return layout_.slot_bytes <= room_asked_ ? Status() : ask_in_background();
 }
 
 Deadline SlotReadiness::save_deadline() {

@@ -40,9 +40,9 @@ class SlotReadiness {
   Status ask(Deadline deadline);
   // The same for a save: the engine is not asked again at each step.
   Status ask_for_save(Deadline deadline);
+  // Never fails with `exhausted`, which a save reports: a restore may do with the Slots there are.
   Status ask_in_background();
-  // Also in the background. Keeps an earlier request for more room than a restore needs. Never
-  // fails with `exhausted`: Slots that are there already may do for a restore.
+  // Also in the background. Keeps an earlier request for more room than a restore needs.
   Status ask_for_restore();
   // A restore has failed, and other Slots may have been made for it.
   void forget_room() { room_asked_ = 0; }

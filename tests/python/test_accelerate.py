@@ -377,10 +377,11 @@ def test_without_a_name_for_the_job_it_asks_for_one(monkeypatch, runtime):
 
 
 def test_without_memory_for_its_steps_a_training_goes_on(prepared, monkeypatch, caplog):
+    from libckpt import errors
     from libckpt.accelerate import _memory
 
     def refuse(*_, **__):
-        raise libckpt.Exhausted("memory_budget is too small")
+        raise errors.Exhausted("memory_budget is too small")
 
     monkeypatch.setattr(_memory, "init", refuse)
     accelerator, state = prepared()

@@ -61,7 +61,8 @@ class CKPT_EXPORT FrameworkCheckpointer final : public Checkpointer {
   // the first save does the same, no later one waits, and a restore waits for `restore_deadline`.
   // Errors: exhausted (the budget is too small; the text has the numbers), unavailable (not yet).
   Status prepare();
-  // Like prepare, but does not wait. A restore that follows may need less room.
+  // Like prepare, but does not wait, and leaves `exhausted` to the first save: a restore that
+  // follows may need less room.
   Status prepare_in_background();
 
   // Whether save_checkpoint_if_needed() would try to capture `step`: for a trainer that has to

@@ -335,10 +335,9 @@ TEST_CASE("link state: the watch of a restore gets the engine's progress", "[uni
   CHECK(told[2].waiting == "the daemon is away");
 }
 
-TEST_CASE("link state: for a restore, Slots that are there do where larger ones cannot be had",
+TEST_CASE("link state: a restore leaves it to the engine whether the Slots that are there do",
           "[unit][client]") {
   Session session;
-  session.make_slots();
   session.ask = session.state.ask_begin();
   session.state.ask_layout(16 * page_bytes);
   session.state.slots_failed(Error(Errc::exhausted, "over the budget"));
@@ -346,16 +345,6 @@ TEST_CASE("link state: for a restore, Slots that are there do where larger ones 
   const Status for_saves = session.state.wait_slots(passed);
   REQUIRE_FALSE(for_saves);
   CHECK(for_saves.error().code() == Errc::exhausted);
-}
-
-TEST_CASE("link state: without any Slot a restore ends with the reason", "[unit][client]") {
-  Session session;
-  session.ask = session.state.ask_begin();
-  session.state.ask_layout(page_bytes);
-  session.state.slots_failed(Error(Errc::exhausted, "over the budget"));
-  const Status waited = session.state.wait_slots_for_restore(passed, {});
-  REQUIRE_FALSE(waited);
-  CHECK(waited.error().code() == Errc::exhausted);
 }
 
 TEST_CASE("link state: the watch of a restore ends it while it waits", "[unit][client]") {
