@@ -87,7 +87,7 @@ def _take_over(job):
     if earlier is None:
         return
     if not earlier.memory.session.is_closed:
-        if not hasattr(sys, "ps1"):  # A program may train both. Whose steps would it go on from?
+        if not hasattr(sys, "ps1"):  # A program may train both, and a job has one line of steps.
             raise errors.InvalidArgument(
                 f"attach: job {job} is attached to another engine of this process: give each "
                 "engine a job of its own, or call libckpt.deepspeed.detach(engine) with that one"
