@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "agree/overtaken.hpp"
@@ -17,7 +18,8 @@ using format::StartPhase;
 
 namespace {
 
-// How long nodes that were never heard count as coming, at the start of a job.
+// How long nodes that are not heard count as coming, at the start of a job and after a stop of this
+// process.
 constexpr Duration arrival_grace = std::chrono::seconds(3);
 
 agree::CoordinatorOptions coordinator_options(const JobFacts& facts) {
@@ -191,7 +193,8 @@ const agree::ClusterView& Agreement::view() const {
   view.unreported.clear();
   view.all_live = true;
   const Time now = facts_.clock().now();
-  const bool may_still_arrive = now - opened_at_ < arrival_grace && !facts_.secret.empty();
+  const Time alone_since = std::max(opened_at_, peers_.stood_still_at().value_or(opened_at_));
+  const bool may_still_arrive = now - alone_since < arrival_grace && !facts_.secret.empty();
   std::vector<const format::NodeReport*> reports{&report_};
   for (const Node& node : facts_.shape.nodes) {
     if (node.name == facts_.node) {
@@ -226,6 +229,7 @@ bool Agreement::decide() {
   if (std::exchange(has_followed_, false))
     for (StoredPlace& place : storage_.places()) place.forget_for_gone();
   was_coordinator_ = true;
+  if (!peers_.is_heard_by_others()) return false;
   const agree::ClusterView& look = view();
   coordinator_.decide(look, facts_.clock().now());
   // A node takes itself for the coordinator until it has heard the others: that is too early.

@@ -1,7 +1,6 @@
 #include "node/peer_lines.hpp"
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
@@ -11,37 +10,12 @@ namespace ckpt::node {
 
 namespace {
 
-// The coordinator, and two that can succeed it at once.
-constexpr std::size_t heads_max = 3;
-// Nodes behind it that a coordinator dials when they do not come by themselves.
-constexpr std::size_t missing_dials_max = 4;
-constexpr Duration missing_after = std::chrono::seconds(1);
-constexpr Duration redial_after = std::chrono::milliseconds(100);
-constexpr Duration redial_after_max = std::chrono::seconds(2);
-// For each node that was not reached all pauses get longer, to some sixty dials in a second.
-constexpr Duration redial_per_node = std::chrono::milliseconds(16);
 // At most so many of one line wait to be sent.
 constexpr std::size_t errands_max = 16;
 // Longer than anything that a sound engine does on its thread.
 constexpr Duration engine_silence_max = std::chrono::seconds(30);
 
 }  // namespace
-
-struct PeerLines::Line {
-  Line(std::shared_ptr<wire::Connection> the_connection, std::string the_node, Clock& clock)
-      : connection(std::move(the_connection)), node(std::move(the_node)), changed(clock) {}
-
-  std::shared_ptr<wire::Connection> connection;
-  std::string node;
-  Signal changed;
-  bool is_ours = false;  // We dialed.
-  bool is_open = true;
-  wire::FrameKind said_kind = wire::FrameKind::report;
-  std::uint64_t said = 0;  // The number of the statement that was sent; 0: none.
-  Time said_at{}, beat_at{};
-  std::optional<Digest> start;       // The newest that was sent.
-  std::list<wire::Message> errands;  // Questions, and answers to those of the other end.
-};
 
 PeerLines::PeerLines(LineSeams seams, asio::any_io_executor engine,
                      std::weak_ptr<LineEvents> events, LineSettings settings)
@@ -52,13 +26,6 @@ PeerLines::PeerLines(LineSeams seams, asio::any_io_executor engine,
       random_(settings_.boot),
       engine_beat_at_(seams_.clock->now()),
       stopped_(*seams_.clock) {}
-
-template <class Call>
-void PeerLines::tell(Call call) {
-  asio::post(engine_, [events = heard_by_, it = std::move(call)]() mutable {
-    if (const auto held = events.lock()) it(*held);
-  });
-}
 
 void PeerLines::set_members(std::vector<Node> nodes, std::string self, std::string secret) {
   if (is_stopping_) return;
@@ -101,140 +68,12 @@ void PeerLines::set_members(std::vector<Node> nodes, std::string self, std::stri
   asio::co_spawn(seams_.executor, watch(), asio::detached);
 }
 
-// Decides whom we dial: before us in the list the first that live, or were not tried yet; where
-// nobody before us lives, also some of those behind us that do not come by themselves.
-void PeerLines::choose() {
-  if (is_stopping_) return;
-  std::size_t live = 0, untried = 0, failed = 0, missing = 0;
-  const bool has_waited = seams_.clock->now() - members_at_ >= missing_after;
-  std::size_t wanted_end = 0;
-  for (std::size_t place = 0; place < order_.size(); ++place) {
-    const std::size_t window = live == 0 ? heads_max + failed : heads_max;
-    // Every beat of hundreds of nodes comes here: most end after the heads of the list.
-    const bool is_enough = live + untried >= (place < place_ ? window : 1);
-    if (is_enough && place >= wanted_end_) break;
-    if (order_[place] == nullptr) continue;
-    const std::string& name = order_[place]->first;
-    Peer& peer = order_[place]->second;
-    const bool was_wanted = peer.is_wanted;
-    if (place < place_) {
-      peer.is_wanted = live + untried < window;
-      live += peer.is_wanted && peer.is_live;
-      untried += peer.is_wanted && !peer.is_live && !peer.was_tried;
-      failed += peer.is_wanted && !peer.is_live && peer.was_tried;
-    } else {
-      const bool has_ours = std::any_of(peer.lines.begin(), peer.lines.end(),
-                                        [](const auto& line) { return line->is_ours; });
-      const bool is_missing = has_waited && (!peer.is_live || has_ours);
-      peer.is_wanted = live + untried == 0 && is_missing && missing < missing_dials_max;
-      missing += peer.is_wanted;
-    }
-    if (was_wanted != peer.is_wanted) {
-      peer.was_tried = false;
-      tell([name, is_it = peer.is_wanted](LineEvents& events) { events.watched(name, is_it); });
-    }
-    if (was_wanted && !peer.is_wanted) {
-      for (const auto& line : std::list(peer.lines)) {
-        if (line->is_ours) end(line);
-      }
-    }
-    if (peer.is_wanted) wanted_end = place + 1;
-    if (!peer.is_wanted || peer.is_kept) continue;
-    peer.is_kept = true;
-    asio::co_spawn(seams_.executor, keep(name), asio::detached);
-  }
-  wanted_end_ = wanted_end;
-  unreached_ = static_cast<Duration::rep>(failed);
-}
-
-bool PeerLines::is_wanted(const std::string& node) const {
-  const auto peer = peers_.find(node);
-  return !is_stopping_ && peer != peers_.end() && peer->second.is_wanted;
-}
-
 bool PeerLines::is_engine_well() const {
   return seams_.clock->now() - engine_beat_at_ < engine_silence_max;
 }
 
 void PeerLines::beat() {
   engine_beat_at_ = seams_.clock->now();
-}
-
-// Notices who is silent, and who is missing.
-asio::awaitable<void> PeerLines::watch() {
-  const auto self = shared_from_this();
-  while (!is_stopping_) {
-    const Time now = seams_.clock->now();
-    Time next = now + settings_.beat;
-    for (auto& [name, peer] : peers_) {
-      if (!peer.is_live) continue;
-      const Time lost_at = peer.heard_at + settings_.lost_after;
-      if (now < lost_at) {
-        next = std::min(next, lost_at);
-        continue;
-      }
-      peer.is_live = false;
-      log_info("job={} peer={} is silent", settings_.job, name);
-      tell([lost = name](LineEvents& events) { events.lost(lost); });
-    }
-    choose();
-    auto waited = co_await stopped_.wait_until(next);
-    if (!waited) co_return;
-  }
-}
-
-Task<void> PeerLines::pause(Duration longest) {
-  const auto half = static_cast<std::uint64_t>(longest.count() / 2);
-  const Duration time(static_cast<Duration::rep>(half + random_.below(half + 1)));
-  CKPT_CO_TRY(const bool is_notified, co_await stopped_.wait_until(seams_.clock->after(time)));
-  static_cast<void>(is_notified);
-  co_return Status();
-}
-
-asio::awaitable<void> PeerLines::keep(std::string node) {
-  const auto self = shared_from_this();
-  Duration backoff = redial_after;
-  LogLimit complaint(60.0);
-  Errc complained_of{};  // Another reason is news: "refused" must not hide behind "not up yet".
-  const auto nodes = static_cast<Duration::rep>(order_.size());
-  auto paused = co_await pause(nodes * spread_per_node);
-  while (paused && is_wanted(node)) {
-    if (is_engine_well()) {
-      DialTarget target{
-          peers_.at(node).address, settings_.job,       self_, node, secret_, settings_.boot,
-          wire::Purpose::control,  settings_.make_nonce};
-      const std::string self_then = self_, address = target.address;
-      std::uint64_t boot = 0;
-      auto connection =
-          co_await dial_peer(*seams_.network, *seams_.clock, std::move(target), &boot);
-      if (!is_wanted(node)) break;
-      if (self_ != self_then || peers_.at(node).address != address) continue;
-      note_attempt(node, connection ? std::string() : connection.error().message());
-      if (connection) {
-        backoff = redial_after;
-        co_await talk(std::move(*connection), node, boot, true);
-      } else if (complaint.may_speak() || connection.error().code() != complained_of) {
-        complained_of = connection.error().code();
-        log_warning("job={} peer={} not reached, tried again: {}", settings_.job, node,
-                    connection.error().message());
-      }
-    }
-    if (!is_wanted(node)) break;
-    paused = co_await pause(std::max(backoff, redial_per_node * unreached_));
-    backoff = std::min(backoff * 2, redial_after_max);
-  }
-  const auto peer = peers_.find(node);
-  if (peer == peers_.end()) co_return;
-  peer->second.is_kept = false;
-  choose();  // It may be wanted again.
-}
-
-void PeerLines::note_attempt(const std::string& node, const std::string& failure) {
-  const auto peer = peers_.find(node);
-  if (peer == peers_.end()) return;
-  peer->second.was_tried = true;
-  tell([node, failure](LineEvents& events) { events.attempted(node, failure); });
-  choose();
 }
 
 void PeerLines::admit(std::shared_ptr<wire::Connection> connection, std::string node,

@@ -13,14 +13,20 @@
 // An engine that is busy keeps its lines. One that has not called beat() for `engine_silence_max`
 // hangs: its lines are closed, and its peers take it for lost.
 //
+// Lines that did not run for `still_max` begin anew, and the engine is told: the process was
+// stopped, or its machine. What came since tells how the others saw the world while this node was
+// alive to them.
+//
 // Threads: all functions run on the lines' executor.
 #pragma once
 
+#include <boost/asio/post.hpp>
 #include <list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/random.hpp"
@@ -62,6 +68,12 @@ struct LineSettings {
   Duration lost_after{};
 };
 
+// How long the lines may stand still before their peers take this node for lost. The last beat was
+// sent an interval before that, at most.
+inline Duration still_max(Duration lost_after, Duration beat) {
+  return lost_after - beat;
+}
+
 // LineEvents: the way back from the lines, on the engine's thread. Peers implements it.
 class LineEvents {
  public:
@@ -72,6 +84,8 @@ class LineEvents {
   // Without a failure: it was reached.
   virtual void attempted(const std::string& node, const std::string& failure) = 0;
   virtual void received(const std::string& node, wire::Message message) = 0;
+  virtual void watching(Time at) = 0;  // The lines run: once in each interval.
+  virtual void stood_still() = 0;      // They did not for too long. Nobody is heard.
 
  protected:
   ~LineEvents() = default;
@@ -93,7 +107,21 @@ class PeerLines : public std::enable_shared_from_this<PeerLines> {
   void stop();
 
  private:
-  struct Line;
+  struct Line {
+    Line(std::shared_ptr<wire::Connection> the_connection, std::string the_node, Clock& clock)
+        : connection(std::move(the_connection)), node(std::move(the_node)), changed(clock) {}
+
+    std::shared_ptr<wire::Connection> connection;
+    std::string node;
+    Signal changed;
+    bool is_ours = false;  // We dialed.
+    bool is_open = true;
+    wire::FrameKind said_kind = wire::FrameKind::report;
+    std::uint64_t said = 0;  // The number of the statement that was sent; 0: none.
+    Time said_at{}, beat_at{};
+    std::optional<Digest> start;       // The newest that was sent.
+    std::list<wire::Message> errands;  // Questions, and answers to those of the other end.
+  };
   struct Peer {
     std::string address;
     bool is_wanted = false;  // We dial it; is_kept: the coroutine runs.
@@ -115,6 +143,7 @@ class PeerLines : public std::enable_shared_from_this<PeerLines> {
   bool is_wanted(const std::string& node) const;
   bool is_engine_well() const;
   asio::awaitable<void> watch();
+  void begin_anew(Duration stood_still);
   asio::awaitable<void> keep(std::string node);
   Task<void> pause(Duration longest);
   void note_attempt(const std::string& node, const std::string& failure);
@@ -128,7 +157,11 @@ class PeerLines : public std::enable_shared_from_this<PeerLines> {
   static void send_on(Line& line, wire::Message message);
   void end(const std::shared_ptr<Line>& line);
   template <class Call>
-  void tell(Call call);
+  void tell(Call call) {
+    asio::post(engine_, [events = heard_by_, it = std::move(call)]() mutable {
+      if (const auto held = events.lock()) it(*held);
+    });
+  }
 
   LineSeams seams_;
   asio::any_io_executor engine_;
@@ -142,7 +175,7 @@ class PeerLines : public std::enable_shared_from_this<PeerLines> {
   std::vector<Entry*> order_;   // As in the list; null: this node.
   std::size_t wanted_end_ = 0;  // From this place on in the list, no node is wanted.
   Statement statement_;
-  Time members_at_{}, engine_beat_at_{};
+  Time members_at_{}, engine_beat_at_{}, watched_at_{};
   Signal stopped_;  // Only closed.
   bool is_watching_ = false, is_stopping_ = false;
 };

@@ -43,7 +43,8 @@ void Peers::on_lines(Call call) {
 }
 
 void Peers::members_changed() {
-  if (facts_.secret.empty() || is_stopping_) return;  // No secret, no peers.
+  if (facts_.secret.empty() || is_stopping_) return;        // No secret, no peers.
+  if (peers_.empty()) watching_at_ = facts_.clock().now();  // They begin.
   const std::vector<Node>& nodes = facts_.shape.nodes;
   std::map<std::string, Peer> before = std::exchange(peers_, {});
   const bool is_renamed = std::exchange(self_, facts_.node) != facts_.node;
@@ -117,6 +118,12 @@ std::string Peers::coordinator() const {
 
 bool Peers::is_coordinator() const {
   return coordinator() == facts_.node;
+}
+
+bool Peers::is_heard_by_others() const {
+  const EngineOptions& options = facts_.context.options;
+  const Duration limit = still_max(options.peer_lost_after, options.heartbeat_interval);
+  return peers_.empty() || facts_.clock().now() - watching_at_ < limit;
 }
 
 bool Peers::is_heard(const std::string& node) const {
@@ -297,6 +304,18 @@ void Peers::leave(std::uint64_t incarnation) {
   peers_.clear();
   unreached_.clear();
   on_lines([self = self_](PeerLines& lines) { lines.set_members({}, self, {}); });
+  life_.touch();
+}
+
+void Peers::watching(Time at) {
+  const bool was_heard = is_heard_by_others();
+  watching_at_ = at;
+  if (!was_heard) life_.touch();
+}
+
+void Peers::stood_still() {
+  stood_still_at_ = facts_.clock().now();
+  for (const auto& [node, peer] : peers_) CKPT_ASSERT(!peer.is_heard);
   life_.touch();
 }
 

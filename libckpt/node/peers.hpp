@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/clock.hpp"
@@ -36,6 +37,11 @@ class Peers final : public LineEvents {
 
   std::string coordinator() const;  // The lowest live node of the list.
   bool is_coordinator() const;      // We are.
+  // Our lines run, so that others hear us. A node that was stopped, or whose machine was, must
+  // decide nothing by what it heard before: a successor may have decided otherwise.
+  bool is_heard_by_others() const;
+  // When we last began anew after that; the nodes may still be on their way back to us.
+  std::optional<Time> stood_still_at() const { return stood_still_at_; }
   const HeardNodes& heard_nodes() const { return heard_; }
   // Heard by ourselves within the limit. We are no peer of ours.
   bool is_heard(const std::string& node) const;
@@ -60,6 +66,8 @@ class Peers final : public LineEvents {
   void watched(const std::string& node, bool is_it) override;
   void attempted(const std::string& node, const std::string& failure) override;
   void received(const std::string& node, wire::Message message) override;
+  void watching(Time at) override;
+  void stood_still() override;
 
  private:
   struct Peer {
@@ -104,6 +112,8 @@ class Peers final : public LineEvents {
   Statement stated_;                            // Without the bytes.
   std::string self_;                            // Our name in the newest list.
   Time beat_at_{};
+  Time watching_at_{};  // When our lines ran last, as far as we were told.
+  std::optional<Time> stood_still_at_;
   bool is_stopping_ = false;
 };
 

@@ -355,7 +355,7 @@ void SimTrainer::take(control::LevelReached reached) {
   const std::uint64_t timeline = has_begun ? begun_->timeline : timeline_;
   // A step that storage had before the base belongs to an older timeline.
   if (base_ && level == Level::durable && step < base_->step) return;
-  oracle_.reached(rank(), is_base ? base_->timeline : timeline, step, level);
+  oracle_.reached(rank(), {is_base ? base_->timeline : timeline, step}, level, is_base);
 }
 
 void SimTrainer::take(control::Offer offer) {

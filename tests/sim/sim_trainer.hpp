@@ -23,7 +23,7 @@ class Oracle {
  public:
   virtual ~Oracle() = default;
   virtual void began(std::uint32_t rank, std::uint64_t group, const control::Begun& begun) = 0;
-  virtual void reached(std::uint32_t rank, std::uint64_t timeline, Step step, Level level) = 0;
+  virtual void reached(std::uint32_t rank, format::StepId at, Level level, bool is_base) = 0;
   // A rank will not have the step, or all have given it up.
   virtual void skipped(std::uint64_t group, format::StepId at) = 0;
   virtual void dropped(std::uint64_t group, format::StepId at) = 0;

@@ -43,6 +43,11 @@ std::chrono::milliseconds hashing_time_max(std::uint64_t boot) {
   return std::chrono::milliseconds(boot % 4 == 0 ? 300 : 3);
 }
 
+// Its first step may be late, where the machine stands still.
+asio::awaitable<void> run_held(std::shared_ptr<SimTrainer> trainer) {
+  co_await trainer->run();
+}
+
 }  // namespace
 
 struct World::Machine {
@@ -73,7 +78,13 @@ struct World::Machine {
         context->get_executor(), node::Seams{clock, memory, files, *network, &compute}, options);
   }
 
+  // Without a jump a node that stood still for long would see each of its deadlines by itself.
+  void go_on(Time now) {
+    if (clock.now() < now) clock.jump(now - clock.now());
+  }
+
   std::string name;
+  Time stands_still_until{};
   std::unique_ptr<asio::io_context> context;
   test::FakeClock clock;
   test::HeapSource memory;
@@ -118,7 +129,9 @@ Time World::now() const {
 
 bool World::poll_all() {
   std::vector<Machine*> order;
-  for (auto& [name, machine] : machines_) order.push_back(machine.get());
+  for (auto& [name, machine] : machines_) {
+    if (machine->stands_still_until <= now_) order.push_back(machine.get());
+  }
   for (std::size_t left = order.size(); left > 1; --left) {
     std::swap(order[left - 1], order[random_.below(left)]);
   }
@@ -135,11 +148,13 @@ void World::step_time(Time limit) {
   if (poll_all()) return;
   Time next = limit;
   for (auto& [name, machine] : machines_) {
-    next = std::min(next, machine->clock.next_deadline().value_or(limit));
+    const bool stands_still = machine->stands_still_until > now_;
+    const Time event = machine->clock.next_deadline().value_or(limit);
+    next = std::min(next, stands_still ? machine->stands_still_until : event);
   }
   now_ = next;
   for (auto& [name, machine] : machines_) {
-    machine->clock.advance(now_ - machine->clock.now());
+    if (machine->stands_still_until <= now_) machine->go_on(now_);
   }
 }
 
@@ -211,6 +226,12 @@ void World::kill_machine(std::string name) {
   std::erase_if(zombies_, [&](const auto& zombie) { return zombie.first == name; });
 }
 
+void World::start_trainer(Machine& machine, std::uint32_t rank, TrainerPlan plan) {
+  auto& trainer = trainers_[rank];
+  trainer = std::make_shared<SimTrainer>(plan, machine.engine, machine.clock, *this);
+  asio::co_spawn(*machine.context, run_held(trainer), asio::detached);
+}
+
 // Its memory is lost. Trainers that have begun go on under the new one, as the library does.
 void World::restart_daemon(const std::string& name) {
   log_info("restart the daemon of {}", name);
@@ -223,8 +244,7 @@ void World::restart_daemon(const std::string& name) {
   start_machine(name);
   Machine& machine = *machines_.at(name);
   for (auto& [rank, plan] : plans) {
-    trainers_[rank] = std::make_shared<SimTrainer>(plan, machine.engine, machine.clock, *this);
-    asio::co_spawn(*machine.context, trainers_[rank]->run(), asio::detached);
+    start_trainer(machine, rank, plan);
   }
 }
 
@@ -304,8 +324,7 @@ void World::launch() {
     // A flip before the daemon has hashed the byte looks like a captured value.
     if (flips_memory_) plan.lets_daemon_hash_one_in = std::numeric_limits<std::uint64_t>::max();
     plan.retracts_one_in = options_.trainers_retract && has_faults_ ? 20 : 0;
-    trainers_[rank] = std::make_shared<SimTrainer>(plan, machine.engine, machine.clock, *this);
-    asio::co_spawn(*machine.context, trainers_[rank]->run(), asio::detached);
+    start_trainer(machine, rank, plan);
   }
 }
 
@@ -401,6 +420,18 @@ void World::kill_random_machine() {
   if (random_.one_in(2)) start_machine(name);
 }
 
+// A daemon and its trainers are stopped, or their virtual machine is, for shorter or longer than
+// makes a node lost.
+void World::pause_random_machine() {
+  if (machines_.empty()) return;
+  auto victim = machines_.begin();
+  std::advance(victim, static_cast<std::ptrdiff_t>(random_.below(machines_.size())));
+  victim->second->stands_still_until = now_ + milliseconds(random_.below(8000));
+  log_info("{} stands still until {} ms", victim->first,
+           victim->second->stands_still_until.time_since_epoch() / std::chrono::milliseconds(1));
+  disturbed_at_ = victim->second->stands_still_until;
+}
+
 void World::disturb_disk() {
   test::MemoryDisk::Fault fault;
   fault.error = random_.one_in(2) ? 5 : 28;  // EIO, ENOSPC.
@@ -439,7 +470,8 @@ void World::inject_fault() {
   log_info("fault at {} ms", now_.time_since_epoch() / std::chrono::milliseconds(1));
   if (flips_memory_ && random_.one_in(2)) flip_memory();
   const std::uint64_t last_of_nodes = 3;
-  switch (random_.below(is_noisy_ ? last_of_nodes + 1 : 8)) {
+  if (options_.has_pauses && random_.one_in(2)) return pause_random_machine();
+  switch (random_.below(is_noisy_ || options_.has_pauses ? last_of_nodes + 1 : 8)) {
     case 0:
     case 1:
       kill_random_trainer();
@@ -563,8 +595,11 @@ void World::began(std::uint32_t rank, std::uint64_t group, const control::Begun&
   was_whole_at_commit_ = false;
 }
 
-void World::reached(std::uint32_t, std::uint64_t timeline, Step step, Level level) {
-  const format::StepId at{timeline, step};
+void World::reached(std::uint32_t, format::StepId at, Level level, bool is_base) {
+  // Storage may have had the base.
+  if (level == Level::committed && given_up_.contains(at) && !is_base && !are_links_cut_)
+    violated(fmt::format("I1: timeline {} step {} was given up, and then committed", at.timeline,
+                         number(at.step)));
   if (level == Level::committed && (!committed_ || at > *committed_)) {
     committed_ = at;
     ++outcome_.commits;
@@ -579,7 +614,7 @@ void World::reached(std::uint32_t, std::uint64_t timeline, Step step, Level leve
     durable_is_demanded_ = true;
     read_faults_at_durable_ = disk_.read_faults();
     ++outcome_.publications;
-    published_.push_back(step);
+    published_.push_back(at.step);
     if (published_.size() > checkpoints_kept) published_.erase(published_.begin());
     check_storage();
   }

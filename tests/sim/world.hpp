@@ -5,17 +5,18 @@
 // all suspended frames. After the faults stop, everything must converge.
 //
 // An elastic world has another number of ranks in each launch, and no storage. In a world of copies
-// each rank captures a share of one tensor and gets all of it back.
+// each rank captures a share of one tensor and gets all of it back. In one of pauses nodes stand
+// still for seconds, shorter or longer than makes them lost.
 //
 //   run(): faults (kills, zombies, partitions, slow and failing disk, flips) --> calm --> checks
 //          --> of each third seed, in calm: storage hangs, the coordinator dies, a file rots
 //
 // Laws, checked when they can first be broken: I1 no committed step is lost within the tolerance,
 // I2 right bytes only, I3 all ranks begin from one step, I4 no durable step is lost, I5 the fenced
-// are refused; no step is given up that every rank captured. Then liveness: in calm, steps are
-// captured, committed and published again, a node that was lost leaves no step without its copies
-// for long, damage in memory is found and healed before anybody needs it, and a close ends by its
-// deadline, whatever storage does.
+// are refused; no step is given up that every rank captured, and none committed that was given up.
+// Then liveness: in calm, steps are captured, committed and published again, a node that was lost
+// leaves no step without its copies for long, damage in memory is found and healed before anybody
+// needs it, and a close ends by its deadline, whatever storage does.
 #pragma once
 
 #include <map>
@@ -44,6 +45,7 @@ struct WorldOptions {
   bool is_elastic = false;
   bool is_frozen = false;   // Most bytes stay the same for some steps, and are not sent again.
   bool has_copies = false;  // All ranks hold one tensor, and divide its capture.
+  bool has_pauses = false;  // Nodes stand still for seconds and go on, and no link is cut.
 };
 
 struct Outcome {
@@ -65,7 +67,7 @@ class World final : public Oracle {
   Outcome run();
 
   void began(std::uint32_t rank, std::uint64_t group, const control::Begun& begun) override;
-  void reached(std::uint32_t rank, std::uint64_t timeline, Step step, Level level) override;
+  void reached(std::uint32_t rank, format::StepId at, Level level, bool is_base) override;
   void skipped(std::uint64_t group, format::StepId at) override;
   void dropped(std::uint64_t group, format::StepId at) override;
   void violated(const std::string& what) override;
@@ -87,6 +89,7 @@ class World final : public Oracle {
   std::vector<std::string> names_of_machines() const;
   void start_machine(const std::string& name);
   void kill_machine(std::string name);
+  void start_trainer(Machine& machine, std::uint32_t rank, TrainerPlan plan);
   void restart_daemon(const std::string& name);  // Its trainers live on.
   void launch();
   void keep_one_member(std::vector<std::string>& nodes);
@@ -102,6 +105,7 @@ class World final : public Oracle {
   void inject_fault();
   void kill_random_trainer();
   void kill_random_machine();
+  void pause_random_machine();
   void disturb_disk();
   void flip_memory();
   void flip_memory_of(const std::string& machine, std::uint64_t flips);
@@ -179,6 +183,7 @@ class World final : public Oracle {
   std::uint64_t read_faults_at_durable_ = 0;
   bool durable_is_demanded_ = false;    // By the next restore.
   std::set<format::StepId> abandoned_;  // Steps that a restore went back behind.
+  std::set<format::StepId> given_up_;   // As trainers were told.
 
   std::set<std::pair<std::uint64_t, format::StepId>> skipped_;  // By launch.
   std::uint64_t memory_disturbed_in_ = 0;  // The last launch in which memory was lost or damaged.

@@ -112,6 +112,11 @@ void FakeClock::advance(Duration duration) {
   state_->now = target;
 }
 
+void FakeClock::jump(Duration duration) {
+  state_->now += duration;
+  fire_due();
+}
+
 std::optional<Time> FakeClock::next_deadline() const {
   if (state_->waiting.empty()) return std::nullopt;
   return state_->waiting.begin()->first.first;

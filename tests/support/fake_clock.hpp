@@ -28,6 +28,8 @@ class FakeClock : public Clock {
   void poll();
   // Polls, then stops at each deadline on the way, fires it and polls again.
   void advance(Duration duration);
+  // As for a process that was stopped for so long: all that is due by then is due at once.
+  void jump(Duration duration);
   // Jumps to the next deadline, if there is one, and fires what is due then.
   bool advance_to_next();
   std::size_t pending() const;

@@ -1,5 +1,6 @@
 // Goal:   while nothing changes, nodes say nothing but small beats, and only to those that may
-//         coordinate them; a busy engine stays alive for its peers, and one that hangs does not.
+//         coordinate them; a busy engine stays alive for its peers, and one that hangs does not; a
+//         node that stood still as a whole believes nothing that it heard before.
 // Method: engines over a network in memory that counts bytes. For the busy one, its lines run on a
 //         context of their own, which goes on while the engine's stands still.
 #include <fmt/format.h>
@@ -55,6 +56,15 @@ struct OneNode {
     line_clock.advance(time);
     if (with_engine) clock.advance(line_clock.now() - clock.now());
   }
+  // As a process that was stopped until `now` and goes on: all that is due is due at once.
+  void wake_at(Time now, bool engine_runs_first) {
+    const auto lines = [&] { line_clock.jump(now - line_clock.now()); };
+    const auto engine_too = [&] { clock.jump(now - clock.now()); };
+    if (engine_runs_first) engine_too();
+    lines();
+    if (!engine_runs_first) engine_too();
+    clock.poll();  // What the lines have told.
+  }
   nlohmann::json job() const { return nlohmann::json::parse(engine->status_json())["jobs"].at(0); }
   bool sees(const std::string& node) const {
     const auto status = job();
@@ -100,6 +110,14 @@ struct Cluster {
       for (auto& node : nodes) node->pass(tick, node.get() != stands_still);
     }
     now = nodes.front()->line_clock.now();
+  }
+  // All but one: neither its engine nor its lines run.
+  void pass_without(const OneNode& stopped, Duration time) {
+    for (Duration passed{}; passed < time; passed += beat / 10) {
+      for (auto& node : nodes)
+        if (node.get() != &stopped) node->pass(beat / 10, true);
+    }
+    now += time;
   }
   std::uint64_t bytes(const char* from, const char* to) const {
     return network.bytes_delivered(from, to);
@@ -177,6 +195,33 @@ TEST_CASE("lines: a busy engine stays alive for its peers, and one that hangs is
     cluster.pass(std::chrono::seconds(8));
     CHECK(cluster.nodes[0]->sees("B"));
     CHECK(cluster.nodes[0]->job()["ranks_missing"].empty());
+  }
+}
+
+TEST_CASE("lines: a node that stood still begins anew with all others", "[unit][node]") {
+  Cluster cluster(3);
+  cluster.pass(std::chrono::seconds(10));
+  OneNode& stopped = *cluster.nodes[0];
+  REQUIRE(stopped.rank.answer);
+  const bool engine_runs_first = GENERATE(false, true);
+  SECTION("for as long as makes it lost") {
+    cluster.pass_without(stopped, std::chrono::seconds(4));
+    REQUIRE(cluster.nodes[2]->job()["coordinator"] == "B");
+    stopped.wake_at(cluster.now, engine_runs_first);
+    CHECK_FALSE(stopped.sees("B"));
+    CHECK_FALSE(stopped.sees("C"));
+    CHECK(stopped.job()["degraded"] == nullptr);  // They are not lost; they may be on their way.
+    cluster.pass(std::chrono::seconds(2));
+    CHECK(stopped.sees("B"));
+    CHECK(cluster.nodes[1]->job()["coordinator"] == "A");
+  }
+  SECTION("for less") {
+    cluster.pass_without(stopped, std::chrono::milliseconds(1400));
+    stopped.wake_at(cluster.now, engine_runs_first);
+    CHECK(stopped.sees("B"));
+    CHECK(stopped.sees("C"));
+    cluster.pass(std::chrono::seconds(1));
+    CHECK(cluster.nodes[1]->job()["coordinator"] == "A");
   }
 }
 
