@@ -54,8 +54,7 @@ void Healing::wake() {
   for (auto& [id, digest] : slots_.take_quarantined())
     lost_.insert_or_assign(id, Lost{digest, Source::peers, 0});
   // A copy of a rank's own that was healed lies in memory that is needed no longer.
-  if (lost_.empty())
-    std::erase_if(own_healed_, [&](std::uint32_t rank) { return slots_.let_go_replicas_of(rank); });
+  if (lost_.empty()) slots_.let_go_healed();
   begin(Source::peers, uses_memory_);
   begin(Source::storage, uses_storage_);
 }
@@ -237,12 +236,8 @@ Task<std::string> Healing::heal_from_storage(format::ShardId id, Digest digest) 
 // Memory that is missing is made in the background.
 Task<std::shared_ptr<Slot>> Healing::take_slot(std::shared_ptr<const format::ShardRecord> record) {
   const Time deadline = facts_.clock().after(slot_wait_max);
-  const auto& all_own = slots_.all_own();
-  const bool is_own = all_own.contains(record->id.rank);
-  if (is_own) own_healed_.insert(record->id.rank);
-  const std::uint32_t count = is_own ? 1 : arena::replica_slots_per_rank;
   while (true) {
-    auto slot = slots_.take_replica(*record, [this, held = life_.hold()] { life_.touch(); }, count);
+    auto slot = slots_.take_for_healing(*record, [this, held = life_.hold()] { life_.touch(); });
     const bool is_full = !slot && slot.error().code() == Errc::exhausted;
     if (is_full && replication_.make_room(record->id.rank)) continue;
     if (slot || slot.error().code() != Errc::unavailable) co_return slot;

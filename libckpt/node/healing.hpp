@@ -11,7 +11,6 @@
 #pragma once
 
 #include <map>
-#include <set>
 #include <string>
 
 #include "base/signal.hpp"
@@ -83,7 +82,6 @@ class Healing {
   Healed healed_;
   std::map<format::ShardId, Lost> lost_;            // Copies.
   std::map<format::ShardId, std::uint32_t> files_;  // Tries, of files that were found damaged.
-  std::set<std::uint32_t> own_healed_;              // Ranks of this node with one Slot more.
   std::uint64_t memory_ = 0;                        // Grows when it is freed.
   bool uses_memory_ = false;                        // A coroutine heals from peers;
   bool uses_storage_ = false;                       // one from storage, and files.

@@ -178,6 +178,11 @@ void SlotTable::let_go_replicas_from(std::uint32_t rank) {
   check_invariants();
 }
 
+void SlotTable::let_go_healed() {
+  std::erase_if(own_healed_, [this](std::uint32_t rank) { return let_go_replicas_of(rank); });
+}
+
+// True: none are left.
 bool SlotTable::let_go_replicas_of(std::uint32_t rank) {
   const auto replicas = replicas_.find(rank);
   if (replicas_being_made_.contains(rank)) return false;
@@ -196,9 +201,22 @@ void SlotTable::let_go_free(std::vector<std::shared_ptr<Slot>>& slots) {
   std::erase(slots, nullptr);
 }
 
+// The rank trains on another node by now: its Slots here are for its copies, and stay.
 Result<std::shared_ptr<Slot>> SlotTable::take_replica(const format::ShardRecord& record,
-                                                      std::function<void()> made,
-                                                      std::uint32_t count) {
+                                                      std::function<void()> made) {
+  own_healed_.erase(record.id.rank);
+  return take(record, arena::replica_slots_per_rank, std::move(made));
+}
+
+Result<std::shared_ptr<Slot>> SlotTable::take_for_healing(const format::ShardRecord& record,
+                                                          std::function<void()> made) {
+  const bool is_own = own_.contains(record.id.rank);
+  if (is_own) own_healed_.insert(record.id.rank);
+  return take(record, is_own ? 1 : arena::replica_slots_per_rank, std::move(made));
+}
+
+Result<std::shared_ptr<Slot>> SlotTable::take(const format::ShardRecord& record,
+                                              std::uint32_t count, std::function<void()> made) {
   auto& slots = replicas_[record.id.rank];
   const std::uint64_t bytes = align_up(record.bytes, page_bytes);
   for (auto slot = slots.begin(); slot != slots.end();) {

@@ -61,12 +61,16 @@ class SlotTable {
   OwnSlots& own(std::uint32_t rank) { return own_[rank]; }
   const std::map<std::uint32_t, OwnSlots>& all_own() const { return own_; }
 
-  // A free Slot for a copy of `rank`, or one that already receives `record`. While there is none,
-  // it is made in the background and `made` is called.
-  // Errors: unavailable (being made: try again), exhausted (all hold what is still needed).
-  Result<std::shared_ptr<arena::Slot>> take_replica(
-      const format::ShardRecord& record, std::function<void()> made,
-      std::uint32_t count = arena::replica_slots_per_rank);
+  // A free Slot for a copy that a peer brings. While there is none, it is made in the background
+  // and `made` is called. Errors: unavailable (being made: try again), exhausted (all hold what is
+  // still needed).
+  Result<std::shared_ptr<arena::Slot>> take_replica(const format::ShardRecord& record,
+                                                    std::function<void()> made);
+  // The same for a copy that was damaged here: of a rank's own it is one Slot more.
+  Result<std::shared_ptr<arena::Slot>> take_for_healing(const format::ShardRecord& record,
+                                                        std::function<void()> made);
+  // Gives back what ranks of this node have more since, as far as it is free.
+  void let_go_healed();
 
   // Every sealed Slot, own and replica.
   void for_each_sealed(const std::function<void(arena::Slot& slot, bool is_own)>& visit) const;
@@ -74,8 +78,6 @@ class SlotTable {
   void let_go_own(std::uint32_t rank);
   // Gives the memory of free Slots back that were for copies of this rank and those above it.
   void let_go_replicas_from(std::uint32_t rank);
-  // The same for copies of this rank alone. True: none are left.
-  bool let_go_replicas_of(std::uint32_t rank);
   // A sealed copy, wherever it lies here; null: none.
   std::shared_ptr<arena::Slot> find(const format::ShardId& id, const Digest& digest) const;
 
@@ -102,6 +104,9 @@ class SlotTable {
   std::uint32_t count_replicas(std::uint32_t rank, std::uint64_t bytes) const;
   asio::awaitable<void> make_replicas(std::uint32_t rank, std::uint64_t bytes, std::uint32_t count,
                                       std::function<void()> made);
+  Result<std::shared_ptr<arena::Slot>> take(const format::ShardRecord& record, std::uint32_t count,
+                                            std::function<void()> made);
+  bool let_go_replicas_of(std::uint32_t rank);
   void let_go_free(std::vector<std::shared_ptr<arena::Slot>>& slots);
   void discard(std::shared_ptr<arena::Slot> slot);
   void discard_all(OwnSlots& own_slots);
@@ -112,6 +117,7 @@ class SlotTable {
   std::map<std::uint32_t, OwnSlots> own_;
   std::map<std::uint32_t, std::vector<std::shared_ptr<arena::Slot>>> replicas_;  // By rank.
   std::set<std::uint32_t> replicas_being_made_;
+  std::set<std::uint32_t> own_healed_;  // Ranks of this node with one Slot more.
   std::vector<std::pair<format::ShardId, Digest>> quarantined_;
   std::vector<std::shared_ptr<arena::Slot>> old_;  // Outgrown, but not free yet.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

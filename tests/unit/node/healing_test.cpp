@@ -60,6 +60,18 @@ TEST_CASE("healing: a damaged Slot of one's own is replaced from a peer", "[unit
   }
 }
 
+TEST_CASE("healing: a node takes copies of a rank that it had itself, and healed", "[unit][node]") {
+  Cluster cluster;
+  cluster.begin("AB", verified());
+  cluster.commit(Step{5});
+  cluster.damage(0);
+  REQUIRE(cluster.pass_until([&] { return healed(cluster, "A", "copies") == 1; }));
+  cluster.begin("BA", verified());  // The launcher has numbered the nodes otherwise.
+  cluster.check_restored(Step{5}, 2);
+  cluster.commit(Step{6});
+  cluster.commit(Step{7});
+}
+
 TEST_CASE("healing: without a peer the copy comes from storage", "[unit][node]") {
   Cluster cluster;
   Rules rules = verified("/scratch");
