@@ -204,6 +204,8 @@ void Coordinator::decide_commits(const ClusterView& view, Time now) {
     decree_.committed = newest;
     captures_.step_committed();
   }
+  // One that may still come may know of a commit that we have missed.
+  if (view.reports.size() < view.expected.size()) return;
   const std::vector<format::StepId> dropped = given_up(view, timeline, decree_.committed);
   const bool has_new = std::any_of(dropped.begin(), dropped.end(), [&](const format::StepId& at) {
     return std::find(decree_.dropped.begin(), decree_.dropped.end(), at) == decree_.dropped.end();

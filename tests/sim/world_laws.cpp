@@ -28,7 +28,7 @@ void World::skipped(std::uint64_t group, format::StepId at) {
 // A step is given up for all ranks only if one of them skipped it, or lost it with its memory. A
 // restore in mid-training may take a Slot.
 void World::dropped(std::uint64_t group, format::StepId at) {
-  given_up_.insert(at);
+  if (!are_links_cut_) given_up_.insert(at);
   const bool is_told_late = group != group_;
   if (is_told_late || options_.trainers_retract || memory_disturbed_in_ == group) return;
   if (skipped_.contains({group, at})) return;

@@ -146,6 +146,30 @@ TEST_CASE("takeover: nothing is committed before every live node has reported", 
   CHECK(coordinator.decree().committed == format::StepId{1, Step{4}});
 }
 
+TEST_CASE("takeover: no step is given up while a node may still come", "[unit][agree]") {
+  // A was started again, in a job that has committed step 4. B knows that.
+  Scene scene(2);
+  scene.train(1, 5);
+  scene.hold(0, 1, 4, 1);  // A copy came back before B was heard.
+  agree::ClusterView whole = scene.view;
+  whole.reports[1].committed = format::StepId{1, Step{4}};
+  scene.view.reports.pop_back();
+  scene.view.all_live = false;
+  agree::Coordinator coordinator({"A", 1});
+  coordinator.decide(scene.view, Time{});
+  CHECK(coordinator.decree().dropped.empty());
+  SECTION("which does") {
+    coordinator.decide(whole, Time{});
+    CHECK(coordinator.decree().committed == format::StepId{1, Step{4}});
+    CHECK(coordinator.decree().dropped.empty());
+  }
+  SECTION("which is lost") {
+    scene.view.expected.pop_back();
+    coordinator.decide(scene.view, Time{});
+    CHECK(coordinator.decree().dropped == std::vector{format::StepId{1, Step{4}}});
+  }
+}
+
 TEST_CASE("takeover: a node that is heard and does not report is named", "[unit][agree]") {
   Scene scene(2);
   scene.train(1, 5);
