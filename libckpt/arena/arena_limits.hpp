@@ -1,11 +1,9 @@
-// ArenaLimits: the memory that a job needs on a node, and whether it may have it.
+// ArenaLimits: how many Slots a job needs on a node, and whether it may have their memory.
 #pragma once
 
 #include <ckpt/result.hpp>
 #include <cstdint>
 #include <string>
-
-#include "base/units.hpp"
 
 namespace ckpt::arena {
 
@@ -15,18 +13,6 @@ inline constexpr std::uint32_t own_slots_min = 2;
 inline constexpr std::uint32_t own_slots_with_storage = 3;
 // For each protected rank: the committed copy, and the one being received.
 inline constexpr std::uint32_t replica_slots_per_rank = 2;
-
-struct MemoryNeed {
-  std::uint32_t own_slots = 0;
-  std::uint64_t own_slot_bytes = 0;
-  std::uint32_t replica_slots = 0;
-  std::uint64_t replica_slot_bytes = 0;
-
-  constexpr std::uint64_t bytes() const {
-    return own_slots * align_up(own_slot_bytes, page_bytes) +
-           replica_slots * align_up(replica_slot_bytes, page_bytes);
-  }
-};
 
 // MemoryBudget: the memory that the daemon may use for the Slots of all jobs together.
 class MemoryBudget {

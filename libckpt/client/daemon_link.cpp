@@ -339,11 +339,13 @@ Status DaemonLink::map_pages(std::uint32_t slot) {
 }
 
 Status DaemonLink::take(control::SlotsReady ready) {
-  if (mapped_.size() < ready.count)
+  if (mapped_.size() < ready.count || ready.count < ready.for_captures)
     return fail(Errc::corruption, "the daemon has more Slots than it has sent");
   mapped_.resize(ready.count);
-  for (const MappedSlot& slot : mapped_) {
+  for (std::size_t index = 0; index < mapped_.size(); ++index) {
+    MappedSlot& slot = mapped_[index];
     if (slot.owner == nullptr) return fail(Errc::corruption, "a Slot came without its segments");
+    slot.is_for_restore = index >= ready.for_captures;
   }
   state_->slots_ready(mapped_);
   return {};

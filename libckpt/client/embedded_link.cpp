@@ -147,16 +147,20 @@ Result<MappedSlot> EmbeddedLink::map_slot(const node::ReadySlot& slot) const {
   CKPT_CHECK(mapped.map_pages(prefault_threads_));
   const auto owner = std::make_shared<os::MappedSegments>(std::move(mapped));
   return MappedSlot{slot.generation, owner->bytes(),
-                    pins_ ? pins_->hold(owner->bytes(), owner) : owner};
+                    pins_ ? pins_->hold(owner->bytes(), owner) : owner, slot.is_for_restore};
 }
 
 void EmbeddedLink::slots_ready(std::vector<node::ReadySlot> slots) {
   mapped_.resize(slots.size());
   for (std::size_t index = 0; index < slots.size(); ++index) {
-    if (mapped_[index].generation == slots[index].generation && mapped_[index].owner) continue;
-    auto mapped = map_slot(slots[index]);
-    if (!mapped) return state_->slots_failed(std::move(mapped).error());
-    mapped_[index] = std::move(*mapped);
+    const bool is_mapped =
+        mapped_[index].generation == slots[index].generation && mapped_[index].owner;
+    if (!is_mapped) {
+      auto mapped = map_slot(slots[index]);
+      if (!mapped) return state_->slots_failed(std::move(mapped).error());
+      mapped_[index] = std::move(*mapped);
+    }
+    mapped_[index].is_for_restore = slots[index].is_for_restore;
   }
   state_->slots_ready(mapped_);
 }

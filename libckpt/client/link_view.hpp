@@ -70,9 +70,11 @@ struct LinkView {
   bool has_begun() const { return identity.timeline != 0; }
   bool is_lost(Step step) const;
   std::string degraded() const;
-  // Where no Slots can be had for captures, the engine knows whether there is a step at all, and
-  // whether the Slots that are there do for it: it answers for all ranks.
-  bool needs_no_more_slots_to_restore() const { return begun || slots_error; }
+  // One Slot is enough. Where no Slots can be had for captures, the engine knows whether there is
+  // a step at all, and whether the Slots that are there do for it: it answers for all ranks.
+  bool needs_no_more_slots_to_restore() const {
+    return begun || slots_error || slots.can_restore();
+  }
   RestoreProgress restore_progress() const;
   // How far the newest step of each level is: "step 5 is captured, step 4 is durable".
   std::string levels_text() const;

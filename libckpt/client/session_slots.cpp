@@ -72,6 +72,11 @@ MappedSlot SessionSlots::mapped(std::uint32_t slot) const {
 }
 
 bool SessionSlots::are_big_enough() const {
+  return std::ranges::any_of(
+      slots_, [&](const MappedSlot& slot) { return fits(slot) && !slot.is_for_restore; });
+}
+
+bool SessionSlots::can_restore() const {
   return std::ranges::any_of(slots_, [&](const MappedSlot& slot) { return fits(slot); });
 }
 

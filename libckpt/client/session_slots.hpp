@@ -23,6 +23,7 @@ struct MappedSlot {
   std::uint64_t generation = 0;
   std::span<std::byte> bytes;
   std::shared_ptr<const void> owner;
+  bool is_for_restore = false;  // No capture gets it, or not before the others are made.
 };
 
 // TakenSlot: a Slot of ours that a capture fills, large enough for the newest layout.
@@ -61,7 +62,8 @@ class SessionSlots {
   MappedSlot give_back(const TakenSlot& taken);
 
   MappedSlot mapped(std::uint32_t slot) const;
-  bool are_big_enough() const;  // At least one mapped Slot.
+  bool are_big_enough() const;  // At least one mapped Slot that is for captures.
+  bool can_restore() const;     // The same of any mapped Slot.
   bool has_fitting_grant() const;
   bool has_taken() const { return !taken_.empty(); }
   bool is_empty() const { return slots_.empty() && granted_.empty(); }

@@ -129,7 +129,10 @@ void TrainerSession::slots_ready(std::vector<node::ReadySlot> slots) {
     if (!status) return tell(control::SlotsFailed{std::move(status)});
     told_generations_[slot] = slots[slot].generation;
   }
-  enqueue(control::SlotsReady{static_cast<std::uint32_t>(slots.size())});
+  const auto for_captures =
+      std::ranges::find_if(slots, [](const node::ReadySlot& slot) { return slot.is_for_restore; });
+  enqueue(control::SlotsReady{static_cast<std::uint32_t>(slots.size()),
+                              static_cast<std::uint32_t>(for_captures - slots.begin())});
 }
 
 void TrainerSession::tell(control::Event event) {

@@ -7,6 +7,7 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "base/units.hpp"
 #include "format/layout_validation.hpp"
 
 namespace ckpt::node {
@@ -42,14 +43,19 @@ void Captures::prepare_slots(Rank& rank) {
   if (session == nullptr || session->events == nullptr || rank.wanted_slot_bytes == 0) return;
   if (!rank.fenced.empty()) return;  // Their processes still have these Slots mapped.
   OwnSlots& own = slots_.own(rank.rank);
-  if (own.is_allocating || session->slots_sent) return;
+  if (session->slots_sent) return;
+  const bool are_outgrown = own.slot_bytes < rank.wanted_slot_bytes;
+  if (own.is_allocating) {
+    // A restore needs one, and begins. Each may be gigabytes, which take long to make.
+    if (!are_outgrown && !own.slots.empty()) send_slots(*session, own);
+    return;
+  }
   if (rank.slots_failure) {
-    if (!own.slots.empty()) send_slots(*session, own);  // They serve restores.
-    session->slots_sent = true;
+    send_slots(*session, own);  // They serve restores.
     session->events->tell(control::SlotsFailed{fail(Error(*rank.slots_failure))});
     return;
   }
-  if (own.slot_bytes < rank.wanted_slot_bytes || own.slots.size() < slot_count_) {
+  if (are_outgrown || own.slots.size() < slot_count_) {
     facts_.context.spawn(make_slots(rank.rank, slot_count_, rank.wanted_slot_bytes));
     return;
   }
@@ -61,7 +67,8 @@ void Captures::send_slots(Session& session, const OwnSlots& own) {
   CKPT_ASSERT(session.events != nullptr);
   std::vector<ReadySlot> slots;
   for (const OwnSlot& own_slot : own.slots)
-    slots.push_back({&own_slot.slot->memory(), session.generation_of(own_slot)});
+    slots.push_back(
+        {&own_slot.slot->memory(), session.generation_of(own_slot), own_slot.is_for_restore});
   session.slots_sent = true;
   session.events->slots_ready(std::move(slots));
 }
@@ -69,13 +76,29 @@ void Captures::send_slots(Session& session, const OwnSlots& own) {
 asio::awaitable<void> Captures::make_slots(std::uint32_t rank_number, std::uint32_t count,
                                            std::uint64_t bytes) {
   const JobLife::WorkPass work = life_.begin_work();
-  auto made = co_await slots_.make_own(rank_number, count, bytes);
+  Rank& rank = ranks_[rank_number];
+  std::function<void()> made_one = [this, &rank] { slots_changed(rank); };
+  auto made = co_await slots_.make_own(rank_number, count, bytes, std::move(made_one));
   if (!made) {
     log_error("job={} rank={} {}", facts_.shape.job, rank_number, made.error().message());
-    Rank& rank = ranks_[rank_number];
     // The trainer may want less by now: that is tried.
-    if (rank.wanted_slot_bytes >= bytes) rank.slots_failure.emplace(std::move(made).error());
+    if (rank.wanted_slot_bytes >= bytes) slots_failed(rank, std::move(made).error());
   }
+  slots_changed(rank);
+}
+
+// Those that were made serve a restore until it is over. A trainer that trains has none.
+void Captures::slots_failed(Rank& rank, Error error) {
+  rank.slots_failure.emplace(std::move(error));
+  const Session* session = rank.session.get();
+  if (session == nullptr || session->phase == StartPhase::running)
+    (void)slots_.drop_for_restore(rank.rank);
+}
+
+// They are sent at once, not by the next update: a restore may be about to offer one.
+void Captures::slots_changed(Rank& rank) {
+  if (rank.session) rank.session->slots_sent = false;
+  prepare_slots(rank);
   life_.touch();
 }
 

@@ -61,6 +61,8 @@ class Captures {
   void let_go_of_others();
   static void send_slots(Session& session, const OwnSlots& own);
   asio::awaitable<void> make_slots(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes);
+  void slots_failed(Rank& rank, Error error);
+  void slots_changed(Rank& rank);  // There are others, or it is known that they cannot be had.
   Status begin(Caller by, OwnSlot& own, Step step);
   // The trainer began the step, and nothing comes of it: its wait for the step ends.
   static void tell_dropped(Session* session, format::StepId at);

@@ -6,6 +6,7 @@
 
 #include "arena/arena_limits.hpp"
 #include "base/random.hpp"
+#include "base/units.hpp"
 #include "node/engine_options.hpp"
 
 namespace ckpt::node {

@@ -165,10 +165,14 @@ Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
     const bool has_failed = storage_.failures().count() - failed_before >= failures_max;
     const bool is_given_up = facts_.context.captures == CapturePermission::refused;
     const bool is_refused = storage_.failures().are_refusals();  // Nothing would come of waiting.
-    if (has_failed || is_refused || is_given_up || clock.now() >= deadline) {
+    // A newer step may take its place: one that a trainer captures, or that was captured before.
+    const bool may_be_replaced = facts_.decree.has_trainer || clock.now() < commits_until;
+    const std::string lost = may_be_replaced ? std::string() : agreement_.lost_part();
+    if (has_failed || is_refused || is_given_up || !lost.empty() || clock.now() >= deadline) {
       const StorageStanding all = storage_standing();
       const bool has_tried = is_refused || storage_.failures().count() > failed_before;
-      const std::string why = has_tried     ? storage_.failures().newest()
+      const std::string why = !lost.empty() ? lost
+                              : has_tried   ? storage_.failures().newest()
                               : is_given_up ? "the flush was given up"
                                             : "not done in time";
       co_return fail(has_failed || is_refused ? Errc::io : Errc::unavailable,

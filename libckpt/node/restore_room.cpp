@@ -64,16 +64,24 @@ Result<std::shared_ptr<Slot>> RestoreRoom::take(const format::ShardId& id, std::
   return best->slot;
 }
 
+Task<void> RestoreRoom::wait_for_making(format::ShardId shard) {
+  while (slots_.own(shard.rank).is_allocating && best_for(shard, 0) == nullptr) {
+    CKPT_CO_TRY(const bool is_notified, co_await life_.changed().wait_until(no_deadline));
+    CKPT_ASSERT(is_notified);
+  }
+  co_return Status();
+}
+
 Task<void> RestoreRoom::wait(format::ShardId shard, SessionId id, std::uint64_t bytes) {
   while (true) {
     Rank* rank = nullptr;
     Session* session = ranks_.find(id, &rank);
     if (session == nullptr || session->events == nullptr)
       co_return fail(Errc::cancelled, "make room for pieces: the trainer died");
-    const bool are_mapped = !slots_.own(shard.rank).is_allocating && session->slots_sent;
+    const bool are_mapped = session->slots_sent;
     if (are_mapped && best_for(shard, bytes) != nullptr) co_return Status();
     if (rank->slots_failure) co_return fail(Error(*rank->slots_failure));
-    if (are_mapped) {
+    if (are_mapped && !slots_.own(shard.rank).is_allocating) {
       const Status made = co_await slots_.make_for_restore(shard.rank, bytes);
       session = ranks_.find(id, &rank);
       if (session == nullptr) continue;

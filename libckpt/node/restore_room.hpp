@@ -23,6 +23,8 @@ class RestoreRoom {
   // A Slot that is being filled from now on. Errors: unavailable (there are none yet),
   // invalid_argument (they are too small), exhausted (all are in use).
   Result<std::shared_ptr<arena::Slot>> take(const format::ShardId& id, std::uint64_t bytes);
+  // Returns once a Slot can be taken, or all are made: the first one may hold another step.
+  Task<void> wait_for_making(format::ShardId shard);
   // Returns once take() finds a Slot and the rank's trainer has it mapped. Errors: exhausted (with
   // the numbers), cancelled (the trainer died).
   Task<void> wait(format::ShardId shard, SessionId id, std::uint64_t bytes);

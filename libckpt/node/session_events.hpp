@@ -17,13 +17,13 @@ namespace control = wire::control;
 struct ReadySlot {
   arena::SlotMemory* memory = nullptr;  // Lives as long as the session.
   std::uint64_t generation = 0;  // No other Slot, of this or any other session, has the same one.
+  bool is_for_restore = false;   // No capture gets it. Those behind it are for restores, too.
 };
 
 class SessionEvents {
  public:
   virtual ~SessionEvents() = default;
-  // All own Slots of the current layout exist; index i of `slots` is Slot i. Sent again when a
-  // bigger layout made new ones.
+  // The own Slots that there are; index i of `slots` is Slot i. Sent again when there are others.
   virtual void slots_ready(std::vector<ReadySlot> slots) = 0;
   virtual void tell(control::Event event) = 0;
 };

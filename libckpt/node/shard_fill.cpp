@@ -81,6 +81,7 @@ Task<std::shared_ptr<Slot>> ShardFill::seal_if_whole(Status came) {
 }
 
 Task<std::shared_ptr<Slot>> ShardFill::fill_from(CopySource source) {
+  if (!is_filling()) CKPT_CO_CHECK(co_await room_.wait_for_making(id_));
   Status came;
   if (auto* peers = std::get_if<PeerMemory>(&source)) {
     came = co_await fill_from_peers(std::move(peers->nodes));

@@ -6,6 +6,7 @@
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
+#include "base/units.hpp"
 
 namespace ckpt::node {
 
@@ -44,6 +45,8 @@ void SlotTable::check_invariants() const {
       check(own_slot.slot);
       const Slot& slot = *own_slot.slot;
       if (own_slot.is_granted) CKPT_ASSERT(slot.state() == Slot::State::free);
+      if (own_slot.is_for_restore) CKPT_ASSERT(!own_slot.is_granted);
+      if (own_slot.is_for_restore) CKPT_ASSERT(!own_slot.filler);
       if (own_slot.filler) CKPT_ASSERT(slot.state() == Slot::State::filling);
       if (own_slot.rest) CKPT_ASSERT(slot.state() == Slot::State::filling);
       if (own_slot.rest) CKPT_ASSERT(!own_slot.filler);
@@ -84,7 +87,8 @@ Task<std::shared_ptr<Slot>> SlotTable::make_slot(std::uint64_t bytes, std::strin
   co_return std::make_shared<Slot>(std::move(*memory));
 }
 
-Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes) {
+Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes,
+                               std::function<void()> made_one) {
   OwnSlots& own_slots = own_[rank];
   CKPT_ASSERT(!own_slots.is_allocating);
   CKPT_ASSERT(count > 0);
@@ -96,7 +100,7 @@ Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uin
   const std::uint64_t each = std::max(align_up(bytes, page_bytes), own_slots.slot_bytes);
   const std::uint64_t there = are_outgrown ? 0 : own_slots.slots.size();
   const std::uint64_t missing = count - std::min<std::uint64_t>(count, there);
-  // All of them or none: with some, training would go on and hardly ever find a free one. Those
+  // Captures get all of them or none: with some, training would hardly ever find a free one. Those
   // that are there stay until it is known that larger ones may be had: the layout may go back.
   const std::uint64_t given_back = are_outgrown ? free_bytes(own_slots) : 0;
   CKPT_CO_CHECK(context_.budget.check(missing * each, what, given_back));
@@ -112,13 +116,17 @@ Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uin
     if (!*alive) co_return fail(Errc::cancelled, "make Slots: the job ended");
     if (!slot) {
       own_slots.is_allocating = false;
-      if (are_outgrown) discard_all(own_slots);
+      if (are_outgrown) own_slots.slot_bytes = 0;
       check_invariants();
       co_return fail(std::move(slot).error());
     }
     own_slots.slots.push_back(OwnSlot{std::move(*slot), ++own_made_});
+    own_slots.slots.back().is_for_restore = are_outgrown;
+    check_invariants();
+    if (own_slots.slots.size() < count) made_one();
   }
   own_slots.is_allocating = false;
+  for (OwnSlot& own_slot : own_slots.slots) own_slot.is_for_restore = false;
   check_invariants();
   co_return Status{};
 }
@@ -143,12 +151,17 @@ Task<void> SlotTable::make_for_restore(std::uint32_t rank, std::uint64_t bytes) 
 }
 
 bool SlotTable::drop_for_restore(std::uint32_t rank) {
-  std::vector<OwnSlot>& slots = own_[rank].slots;
-  if (slots.empty() || !slots.back().is_for_restore) return false;
-  std::shared_ptr<Slot> slot = std::move(slots.back().slot);
-  slots.pop_back();
-  discard(std::move(slot));
-  return true;
+  OwnSlots& own_slots = own_[rank];
+  if (own_slots.is_allocating) return false;
+  std::vector<OwnSlot>& slots = own_slots.slots;
+  bool has_dropped = false;
+  while (!slots.empty() && slots.back().is_for_restore) {
+    std::shared_ptr<Slot> slot = std::move(slots.back().slot);
+    slots.pop_back();
+    discard(std::move(slot));
+    has_dropped = true;
+  }
+  return has_dropped;
 }
 
 void SlotTable::discard_all(OwnSlots& own_slots) {

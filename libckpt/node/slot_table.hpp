@@ -34,8 +34,10 @@ struct OwnSlot {
   bool is_granted = false;                // Free, and the session may begin to fill it.
   std::shared_ptr<EarlyChecksums> early;  // For the filling under way.
   std::optional<SessionId> filler;        // The trainer that fills it; none: the engine itself.
-  bool is_for_restore = false;            // No capture gets it; it goes when the restore is over.
-  std::optional<SlotRest> rest;           // A GPU may still write into it.
+  // No capture gets it. It goes when the restore is over, unless it is one of those that captures
+  // get once all of them are made.
+  bool is_for_restore = false;
+  std::optional<SlotRest> rest;  // A GPU may still write into it.
 };
 
 struct OwnSlots {
@@ -50,14 +52,16 @@ class SlotTable {
   ~SlotTable();
 
   // Replaces the rank's Slots by `count` of `bytes` each; those there already are kept when they
-  // are big enough. Slots that others hold stay readable until retired. Errors:
+  // are big enough. Slots that others hold stay readable until retired. Calls `made_one` when one
+  // is there and others are to come; new ones are for restores until then. Errors:
   // exhausted (over the budget, with the numbers: all is as before; or the machine has no memory:
-  // there are none then).
-  Task<void> make_own(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes);
+  // those that were made stay, for a restore alone).
+  Task<void> make_own(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes,
+                      std::function<void()> made_one);
   // Adds one for a restore that finds no room in the others, instead of an earlier one. Errors: as
   // make_own.
   Task<void> make_for_restore(std::uint32_t rank, std::uint64_t bytes);
-  bool drop_for_restore(std::uint32_t rank);  // False: there was none.
+  bool drop_for_restore(std::uint32_t rank);  // False: there was none, or captures wait for it.
   OwnSlots& own(std::uint32_t rank) { return own_[rank]; }
   const std::map<std::uint32_t, OwnSlots>& all_own() const { return own_; }
 

@@ -96,7 +96,10 @@ struct SlotSegments {
 struct SlotsReady {
   static constexpr Kind kind{16, "slots_ready"};
   std::uint32_t count = 0;
-  friend auto fields(format::Is<SlotsReady> auto& it) { return format::field_list(it.count); }
+  std::uint32_t for_captures = 0;  // The first ones. The others are for restores alone.
+  friend auto fields(format::Is<SlotsReady> auto& it) {
+    return format::field_list(it.count, it.for_captures);
+  }
 };
 
 // Command line to daemon, beside AskStatus. Each is answered by one Answer.

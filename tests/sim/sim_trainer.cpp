@@ -323,7 +323,7 @@ void SimTrainer::wake_as_zombie() {
 
 void SimTrainer::slots_ready(std::vector<node::ReadySlot> slots) {
   // Grants of Slots that were replaced, which they are all at once, are void; the others hold.
-  const std::size_t bytes = slots.front().memory->bytes().size();
+  const std::size_t bytes = slots.empty() ? 0 : slots.front().memory->bytes().size();
   if (slot_bytes_ != bytes) granted_.clear();
   slot_bytes_ = bytes;
   slots_ = std::move(slots);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "arena/slot_memory.hpp"
+#include "base/clock.hpp"
 #include "base/random.hpp"
 
 namespace ckpt::test {
@@ -31,6 +32,7 @@ class HeapMemory final : public arena::SlotMemory {
 class HeapSource final : public arena::MemorySource {
  public:
   Task<std::unique_ptr<arena::SlotMemory>> allocate(std::uint64_t bytes) override {
+    if (clock != nullptr) CKPT_CO_CHECK(co_await sleep_until(*clock, clock->after(time_each)));
     if (allocations_left && (*allocations_left)-- == 0)
       co_return fail(Errc::exhausted, "no memory in this test");
     auto content = std::make_shared<std::vector<std::byte>>(bytes);
@@ -58,6 +60,8 @@ class HeapSource final : public arena::MemorySource {
     return copies;
   }
   std::optional<std::uint32_t> allocations_left;  // None: all there are.
+  Clock* clock = nullptr;                         // With one, each takes time.
+  Duration time_each{};
 
  private:
   std::vector<std::weak_ptr<std::vector<std::byte>>> given_;

@@ -631,6 +631,28 @@ TEST_CASE("checkpoint session: the first save waits for Slots, though a restore 
   REQUIRE(trainer.node->skipped.empty());
 }
 
+TEST_CASE("checkpoint session: a Slot that is for a restore alone does for it, and for no save",
+          "[unit][client]") {
+  Trainer before;
+  before.add("weight", 100);
+  before.stamp(1);
+  REQUIRE(before.saved(1) == SaveOutcome::started);
+  REQUIRE(before.session.guard({}));
+
+  Options options;
+  options.open_deadline = std::chrono::milliseconds(0);  // The first save does not wait either.
+  options.restore_deadline = std::chrono::milliseconds(0);
+  Trainer trainer(before.node, options);
+  trainer.node->makes_first = true;
+  trainer.add("weight", 100);
+  REQUIRE(trainer.session.restore({})->step == Step{1});
+  REQUIRE(trainer.contents() == before.contents());
+  REQUIRE(trainer.saved(2) == SaveOutcome::skipped_unavailable);
+  REQUIRE_THAT(trainer.session.stats().last_error, Contains("make Slots"));
+  trainer.node->finish_slots();
+  REQUIRE(trainer.saved(3) == SaveOutcome::started);
+}
+
 TEST_CASE("checkpoint session: the first save waits for a Slot, though training has begun before",
           "[unit][client]") {
   Trainer trainer;

@@ -34,6 +34,7 @@ void FakeNode::make_slots(std::uint64_t bytes) {
 }
 
 void FakeNode::show_slots() {
+  for (client::MappedSlot& slot : slots_) slot.is_for_restore = makes_first;
   state().slots_ready(slots_);
 }
 
@@ -48,7 +49,7 @@ void FakeNode::answer_layout() {
 }
 
 void FakeNode::grant_free() {
-  if (!is_running_ || is_away_) return;
+  if (!is_running_ || is_away_ || makes_first) return;
   for (const std::uint32_t slot : free_) state().slot_granted(slot);
 }
 
@@ -146,6 +147,7 @@ void FakeNode::offer_next() {
     if (restore_.wanted && shard.record->id.at.step != *restore_.wanted) continue;
     auto with_shard = slots_;
     with_shard.push_back(slot_of(generation_, shard.bytes));
+    with_shard.back().is_for_restore = true;
     state().slots_ready(with_shard);
     control::Offer offer;
     offer.ask = restore_.ask;
@@ -193,7 +195,7 @@ void FakeNode::take(control::Close& close) {
 
 void FakeNode::finish_slots() {
   const std::lock_guard lock(mutex);
-  is_slow = false;
+  is_slow = makes_first = false;
   answer_layout();
 }
 

@@ -32,6 +32,7 @@ class FakeNode {
   std::size_t slot_count = 2;
   bool holds_slots = false;          // Filled Slots are not granted again.
   bool is_slow = false;              // Slots are not made, and nothing that needs them.
+  bool makes_first = false;          // Slots are for restores alone until finish_slots().
   bool takes_time = false;           // The next layout gets no Slots, but the one after it.
   bool grants_late = false;          // The next Slots are new ones, granted by another thread.
   std::optional<Error> slots_error;  // They cannot be made.

@@ -83,6 +83,32 @@ TEST_CASE("link state: a Slot too small for the newest layout is not taken", "[u
   CHECK(session.state.take_slot(Step{1})->generation == 12);
 }
 
+TEST_CASE("link state: a Slot that is for restores ends the wait of a restore, and no other",
+          "[unit][client]") {
+  Session session;
+  session.state.ask_layout(page_bytes);
+  MappedSlot first = session.slot(10, page_bytes);
+  SECTION("if it is large enough") {
+    first.is_for_restore = true;
+    session.state.slots_ready({first});
+    CHECK(session.state.wait_slots_for_restore(passed, {}));
+    CHECK_FALSE(session.state.is_ready());
+    CHECK(session.state.wait_slots(passed).error().code() == Errc::unavailable);
+    first.is_for_restore = false;  // All are made.
+    session.state.slots_ready({first, session.slot(11, page_bytes)});
+    CHECK(session.state.is_ready());
+    CHECK(session.state.wait_slots(passed));
+  }
+  SECTION("if it is too small") {
+    session.state.ask_layout(page_bytes + 1);
+    first.is_for_restore = true;
+    session.state.slots_ready({first});
+    const Status late = session.state.wait_slots_for_restore(passed, {});
+    REQUIRE_FALSE(late);
+    CHECK(late.error().code() == Errc::unavailable);
+  }
+}
+
 TEST_CASE("link state: a wait for Slots says how large they are, rank 0 in the log",
           "[unit][client]") {
   static std::vector<std::string> logged;

@@ -143,6 +143,26 @@ TEST_CASE("flush before the end: a newer step takes the place of one that lost a
   REQUIRE(first.durable == Step{step + 1});
 }
 
+TEST_CASE("flush before the end: without trainers a step that lost a part is not waited for",
+          "[unit][node]") {
+  test::Cluster cluster;
+  test::Rules rules{.directory = "/scratch/job", .replicas = 1};
+  rules.verify_every = std::chrono::seconds(1);
+  cluster.begin("AB", rules);
+  cluster.commit(Step{1});
+  cluster.damage(1);
+  const Time verified_at = cluster.now() + 3 * rules.verify_every;
+  REQUIRE(cluster.pass_until([&] { return cluster.now() > verified_at; }));
+  cluster.end_world();
+  const Time began = cluster.now();
+  const Status failed = cluster.run(cluster.engine("A").flush(std::chrono::minutes(5), 1000));
+  REQUIRE_FALSE(failed);
+  CAPTURE(failed.error().message());
+  CHECK(failed.error().code() == Errc::unavailable);
+  CHECK(failed.error().text().find("step 1 cannot be stored: rank 1's part") != std::string::npos);
+  CHECK(cluster.now() - began < std::chrono::minutes(1));
+}
+
 TEST_CASE("flush before the end: it can be given up at any time", "[unit][node]") {
   Scene scene;
   test::OneRank& rank = scene.rank;

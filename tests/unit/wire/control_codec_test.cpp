@@ -112,7 +112,7 @@ std::vector<Message> one_of_each() {
   all.emplace_back(Goodbye{});
   all.emplace_back(AttachAnswer{bad, 5, {6, 7}});
   all.emplace_back(SlotSegments{1, 77, 3 * GiB, 1, 3, {GiB, GiB}});
-  all.emplace_back(SlotsReady{3});
+  all.emplace_back(SlotsReady{3, 2});
   all.emplace_back(SlotsFailed{bad});
   all.emplace_back(Granted{2});
   all.emplace_back(NextCapture{Step{950}});
@@ -149,7 +149,7 @@ os::LocalMessage sent(const Message& message) {
   return encoded;
 }
 
-const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local12.control_messages";
+const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local13.control_messages";
 
 // One of each kind as it travels: its kind, the length of its body, its body.
 std::string golden_bytes() {
