@@ -5,16 +5,18 @@ made: it resumes where stock Transformers would), overriding (a subclass with a 
 its own), reading (a callback that wants the folder in on_save), pushing (to the hub), forgetful
 (what is in memory cannot be restored) or unfinalized (a Transformers whose training ends without
 asking); ARGUMENTS is JSON for TrainingArguments, besides "resume", what train() is called with,
-"width" and "dropout", of the model, "ranks", which are real ones also when it is 1, and "again": a
-second training by the same Trainer. With "deepspeed" or "fsdp" among them the model is sharded.
-Says "made STEP" and, at the end, each loss, and the digests of the losses and of the weights; of
-several ranks, rank 0 says it.
+"width" and "dropout", of the model, "ranks", which are real ones also when it is 1, "again": a
+second training by the same Trainer, and what Hold says, of the last training. With "deepspeed" or
+"fsdp" among them the model is sharded. Says "made STEP" and, at the end, each loss, and the digests
+of the losses and of the weights; of several ranks, rank 0 says it.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import pathlib
+import signal
 import sys
 
 import doors
@@ -22,6 +24,8 @@ import torch
 import transformers
 
 transformers.utils.logging.set_verbosity_error()
+
+PATIENCE = 10.0  # For a step that another rank skipped, and that is never committed.
 
 
 class Texts(torch.utils.data.Dataset):
@@ -39,6 +43,43 @@ class Texts(torch.utils.data.Dataset):
 class Say(transformers.TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         print("made", state.global_step, flush=True)
+
+
+class Hold(transformers.TrainerCallback):
+    """Holds a training until it is killed: after the step "hold", or after "hold_after" steps since
+    it began. Says "held STEP", the newest that memory has by then. It is the last of the callbacks,
+    so that the capture of the step has begun. "settles": all folders are there before it holds."""
+
+    def __init__(self, trainer, hold=0, hold_after=0, settles=False):
+        self._trainer, self._step, self._steps, self._settles = trainer, hold, hold_after, settles
+
+    def on_train_begin(self, args, state, control, **_):
+        self._step = self._step or state.global_step + self._steps
+
+    def on_step_begin(self, args, state, control, **_):
+        if state.global_step < self._step - 1:
+            return
+        # After the step before, too: so there is a free Slot for the next one.
+        latest = self._bring_to_memory(state.global_step)
+        if state.global_step == self._step:
+            if self._settles:
+                from libckpt.core.files import _publish_queue
+
+                _publish_queue.settle(wait=True)
+            print("held", latest, flush=True)
+            signal.pause()
+
+    def _bring_to_memory(self, step):
+        """The newest step in memory; none: this Trainer has no memory."""
+        memories = [c._memory for c in self._trainer.callback_handler.callbacks
+                    if hasattr(c, "_memory")]  # fmt: skip
+        session = memories[0].session if memories and memories[0] is not None else None
+        if session is None:
+            return None
+        session.finish_capture()
+        with contextlib.suppress(Exception):  # It was skipped.
+            session.wait(step, "committed", PATIENCE)
+        return session.latest
 
 
 class Read(transformers.TrainerCallback):
@@ -147,12 +188,17 @@ def become_rank(count):
 
 def train(output, kind, resume, options):
     is_trained_again = options.pop("again", False)
+    holds = {name: options.pop(name) for name in ("hold", "hold_after", "settles")
+             if name in options}  # fmt: skip
     trainer = make_trainer(output, kind, **options)
+    hold = Hold(trainer, **holds)
     if kind == "added" and not list(pathlib.Path(output).glob("checkpoint-*")):
         resume = None  # Stock Transformers raises.
+    if holds and not is_trained_again:
+        trainer.add_callback(hold)
     trainer.train(resume_from_checkpoint=resume)
     if is_trained_again:
-        print("again", flush=True)
+        trainer.add_callback(hold)
         trainer.train()
     if kind == "unfinalized":
         found = pathlib.Path(output).glob("checkpoint-*")
