@@ -43,7 +43,8 @@ class Callback(pl.Callback):
         self._trainer = None
         self._io = None
         self._has_asked = False
-        self._captured = -1
+        self._seen = -1  # The newest step of the optimizers.
+        self._captured = -1  # The newest one that memory has, or is to have.
         self._rng = None  # As it was captured, until training has gone on from there.
         self._was_last = False
 
@@ -51,6 +52,7 @@ class Callback(pl.Callback):
 
     def setup(self, trainer, pl_module, stage):
         self._trainer, self._has_asked, self._rng = trainer, False, None
+        self._seen = self._captured = -1
         self._io = _checkpoint_io(trainer)
         if self._io is not None:
             self._io.memory = self
@@ -76,7 +78,7 @@ class Callback(pl.Callback):
             RNG().load_state_dict(self._rng)
 
     def on_train_start(self, trainer, pl_module):
-        self._captured = trainer.global_step
+        self._seen = trainer.global_step
         if self.session is not None and not self._has_asked:
             self._start_fresh()
 
@@ -86,20 +88,41 @@ class Callback(pl.Callback):
         self._rng = None
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        if self.session is None or trainer.global_step == self._captured:
+        if self.session is None or trainer.global_step == self._seen:
             return  # Gradients are being accumulated, which no checkpoint has.
-        self._captured = step = trainer.global_step
+        before, self._seen = self._seen, trainer.global_step
+        if self._has_file() or not self._is_better_left(before):
+            self._capture()
+
+    def on_validation_end(self, trainer, pl_module):
+        if self.session is not None and self._captured < self._seen and self._has_file():
+            self._capture()  # The file was saved behind the validation.
+
+    def _is_better_left(self, before):
+        """Whether a validation follows. A resume from this step would leave it out, as Lightning
+        takes it for made; one from the step before makes it, which memory must have for that. What
+        may be on its way to storage is captured all the same."""
+        is_before_captured = before == self._captured and not self.session.dir
+        return is_before_captured and _is_validated_next(self._trainer)
+
+    def _has_file(self):
+        files = self._trainer.checkpoint_callbacks
+        return self._seen in {getattr(one, "_last_global_step_saved", -1) for one in files}
+
+    def _capture(self):
+        trainer, step = self._trainer, self._seen
         items = {
             "checkpoint": trainer._checkpoint_connector.dump_checkpoint(weights_only=False),
             "rng": RNG(), "is_last": bool(trainer.is_last_batch),
         }  # fmt: skip
-        files = trainer.checkpoint_callbacks
-        if step not in {getattr(one, "_last_global_step_saved", -1) for one in files}:
-            self.session.save_checkpoint_if_needed(step, items, metrics=self._metrics())
+        if not self._has_file():
+            if self.session.save_checkpoint_if_needed(step, items, metrics=self._metrics()):
+                self._captured = step
             return
         # A file has no random generators: memory must not be older than the newest one.
         ticket = self.session.save(step, items, SLOT_WAIT, metrics=self._metrics())
         if ticket:
+            self._captured = step
             with contextlib.suppress(errors.CheckpointError):  # It is logged and counted.
                 ticket.captured.result(CAPTURE_DEADLINE)
 
@@ -145,6 +168,7 @@ class Callback(pl.Callback):
         if _resuming.is_memory_newest(restored, failure, file, file_step, noun="file"):
             self._rng = restored.items["rng"]
             self._was_last = restored.items["is_last"]
+            self._captured = restored.step
             return restored.items["checkpoint"]
         if file is None:
             return _Nothing({VERSION: pl.__version__})
@@ -215,6 +239,13 @@ class _First(pl.Callback):
 
     def on_train_end(self, trainer, pl_module):
         self._memory.finish_capture()
+
+
+def _is_validated_next(trainer):
+    """Whether Lightning validates behind this batch, as far as this version can be asked."""
+    loop = trainer.fit_loop
+    ask = getattr(loop.epoch_loop, "_should_check_val_fx", None)
+    return ask is not None and bool(ask(getattr(loop, "_data_fetcher", None)))
 
 
 class _Nothing(dict):
