@@ -8,6 +8,7 @@ step with an uninterrupted fit of stock Lightning. Stock Lightning loads the fil
 import json
 import os
 import re
+import signal
 import subprocess
 import unittest.mock
 
@@ -85,6 +86,21 @@ def test_killed_and_resumed_from_memory_it_ends_as_if_nothing_had_been(
     assert int(said(last, 0, "began")[0]) >= held(log, ranks) > 0
     assert re.search(r"libckpt: resumes step \d+ from own memory", last)
     # The step that was in memory has one, too: one file, by stock Lightning's rule.
+    assert files(root) == files(tmp_path / "stock")
+
+
+def test_killed_when_its_file_was_saved_and_memory_has_not_the_step_it_ends_the_same(
+    trainer, tmp_path
+):
+    """The file has no random generators, so it does not come, and the older one stays."""
+    options = {"steps": 24, "waits": 60}
+    whole = run(trainer, tmp_path / "stock", "stock", **options).finish()
+    root = tmp_path / "root"
+    assert run(trainer, root, dies=10, **options).wait() == -signal.SIGKILL
+    log = kill_when_held(run(trainer, root, hold=12, **options))
+    assert said(log, 0, "began") == ["9"]
+    last = run(trainer, root, **options).finish()
+    check_ends_alike(last, whole)
     assert files(root) == files(tmp_path / "stock")
 
 

@@ -57,9 +57,9 @@ class Hold(transformers.TrainerCallback):
         self._step = self._step or state.global_step + self._steps
 
     def on_step_begin(self, args, state, control, **_):
-        if state.global_step < self._step - 1:
+        if state.global_step < self._step - 3:
             return
-        # After the step before, too: so there is a free Slot for the next one.
+        # After the steps before, too: so there is a free Slot for this one.
         latest = self._bring_to_memory(state.global_step)
         if state.global_step == self._step:
             if self._settles:
@@ -77,8 +77,9 @@ class Hold(transformers.TrainerCallback):
         if session is None:
             return None
         session.finish_capture()
-        with contextlib.suppress(Exception):  # It was skipped.
-            session.wait(step, "committed", PATIENCE)
+        for each in (step, session.counts()["captured"]):
+            with contextlib.suppress(Exception):  # It was skipped, or there is none.
+                session.wait(each, "committed", PATIENCE)
         return session.latest
 
 

@@ -12,6 +12,7 @@ from libckpt._init import init, with_keywords
 from libckpt.core import _resuming, _settings
 from libckpt.core.files import _publish_queue
 from libckpt.lightning._checkpoint_io import NEWEST, CheckpointIO
+from libckpt.lightning._first import First
 from libckpt.lightning._framework import pl
 from libckpt.rng import RNG
 
@@ -67,8 +68,8 @@ class Callback(pl.Callback):
             )  # fmt: skip
             return
         # After the others, whose states are captured, too.
-        others = [one for one in trainer.callbacks if one is not self and type(one) is not _First]
-        trainer.callbacks = [_First(self), *others, self]
+        others = [one for one in trainer.callbacks if one is not self and type(one) is not First]
+        trainer.callbacks = [First(self), *others, self]
         self._open(trainer)
 
     def on_fit_start(self, trainer, pl_module):
@@ -83,20 +84,24 @@ class Callback(pl.Callback):
             self._start_fresh()
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if self._io is not None and self._io.has_held_notes() and self._is_in_memory():
+            self.release_files()
         if self._rng is not None and not self._was_last:
             RNG().load_state_dict(self._rng)
         self._rng = None
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        if self.session is None or trainer.global_step == self._seen:
-            return  # Gradients are being accumulated, which no checkpoint has.
-        before, self._seen = self._seen, trainer.global_step
-        if self._has_file() or not self._is_better_left(before):
-            self._capture()
+        is_made = self.session is not None and trainer.global_step != self._seen
+        if is_made:  # Else gradients are being accumulated, which no checkpoint has.
+            before, self._seen = self._seen, trainer.global_step
+            if self._has_file() or not self._is_better_left(before):
+                self._capture()
+        self._hold_no_more()
 
     def on_validation_end(self, trainer, pl_module):
         if self.session is not None and self._captured < self._seen and self._has_file():
             self._capture()  # The file was saved behind the validation.
+        self._hold_no_more()
 
     def _is_better_left(self, before):
         """Whether a validation follows. A resume from this step would leave it out, as Lightning
@@ -116,21 +121,43 @@ class Callback(pl.Callback):
             "rng": RNG(), "is_last": bool(trainer.is_last_batch),
         }  # fmt: skip
         if not self._has_file():
-            if self.session.save_checkpoint_if_needed(step, items, metrics=self._metrics()):
-                self._captured = step
-            return
-        # A file has no random generators: memory must not be older than the newest one.
-        ticket = self.session.save(step, items, SLOT_WAIT, metrics=self._metrics())
+            ticket = self.session.save_checkpoint_if_needed(step, items, metrics=self._metrics())
+        else:  # It has no random generators: memory must not be older than the newest one.
+            ticket = self.session.save(step, items, SLOT_WAIT, metrics=self._metrics())
         if ticket:
             self._captured = step
+        if ticket and self._has_file():
             with contextlib.suppress(errors.CheckpointError):  # It is logged and counted.
                 ticket.captured.result(CAPTURE_DEADLINE)
+        return ticket
 
     def _metrics(self):
         """Only the one that counts: to read it from a GPU waits for that."""
         name = self._options.get("best_metric") or _settings.configured("best_metric")
         value = self._trainer.callback_metrics.get(name) if name else None
         return {} if value is None else {name: float(value)}
+
+    # --- files, which come when memory has their steps, so that it is not older than they
+
+    def hold_files(self):
+        """Those that are saved now have their step in memory soon."""
+        self.release_files()
+        if self._io is not None and self.session is not None:
+            self._io.holds_notes = True
+
+    def _hold_no_more(self):
+        if self._io is not None:
+            self._io.holds_notes = False
+            if self._captured < self._seen:  # The step is not to be in memory.
+                self.release_files()
+
+    def release_files(self):
+        if self._io is not None:
+            self._io.holds_notes = False
+            self._io.release_notes()
+
+    def _is_in_memory(self):
+        return self.session is None or (self.session.latest or 0) >= self._captured
 
     def finish_capture(self):
         """When it returns, the running capture has left the module and the optimizers. Call it
@@ -154,6 +181,7 @@ class Callback(pl.Callback):
             session.abandon()  # A new trainer may want the state.
 
     def _leave_fit(self):
+        self.release_files()
         if self._io is not None:
             self._io.is_between_fits = True
 
@@ -222,23 +250,6 @@ class Callback(pl.Callback):
             except Exception as error:  # Reading a pickle may raise anything.
                 logger.warning("libckpt: %s is not resumed from: %s", path, error)
         return None, -1
-
-
-class _First(pl.Callback):
-    """Before all others, which may exchange the weights through `.data`, unseen by PyTorch's
-    counters: an average for validation, and one at the end of training."""
-
-    def __init__(self, memory):
-        self._memory = memory
-
-    def on_validation_start(self, trainer, pl_module):
-        self._memory.finish_capture()
-
-    def on_train_epoch_end(self, trainer, pl_module):
-        self._memory.finish_capture()
-
-    def on_train_end(self, trainer, pl_module):
-        self._memory.finish_capture()
 
 
 def _is_validated_next(trainer):
