@@ -25,7 +25,7 @@ import transformers
 
 transformers.utils.logging.set_verbosity_error()
 
-PATIENCE = 10.0  # For a step that another rank skipped, and that is never committed.
+PATIENCE = 60.0  # For a Slot, and for a step to be committed.
 
 
 class Texts(torch.utils.data.Dataset):
@@ -52,35 +52,38 @@ class Hold(transformers.TrainerCallback):
 
     def __init__(self, trainer, hold=0, hold_after=0, settles=False):
         self._trainer, self._step, self._steps, self._settles = trainer, hold, hold_after, settles
+        self._session = None  # Without memory.
 
     def on_train_begin(self, args, state, control, **_):
         self._step = self._step or state.global_step + self._steps
-
-    def on_step_begin(self, args, state, control, **_):
-        if state.global_step < self._step - 3:
-            return
-        # After the steps before, too: so there is a free Slot for this one.
-        latest = self._bring_to_memory(state.global_step)
-        if state.global_step == self._step:
-            if self._settles:
-                from libckpt.core.files import _publish_queue
-
-                _publish_queue.settle(wait=True)
-            print("held", latest, flush=True)
-            signal.pause()
-
-    def _bring_to_memory(self, step):
-        """The newest step in memory; none: this Trainer has no memory."""
         memories = [c._memory for c in self._trainer.callback_handler.callbacks
                     if hasattr(c, "_memory")]  # fmt: skip
-        session = memories[0].session if memories and memories[0] is not None else None
-        if session is None:
-            return None
-        session.finish_capture()
-        for each in (step, session.counts()["captured"]):
-            with contextlib.suppress(Exception):  # It was skipped, or there is none.
-                session.wait(each, "committed", PATIENCE)
-        return session.latest
+        self._session = memories[0].session if memories and memories[0] is not None else None
+        if self._session is not None:
+            self._session.save_checkpoint_if_needed = self._save
+
+    def _save(self, step, *items, **options):
+        """For the last step it waits for a Slot, so that it is not skipped."""
+        patience = PATIENCE if step >= self._step else 0
+        return self._session.save(step, *items, patience, **options)
+
+    def on_step_begin(self, args, state, control, **_):
+        if state.global_step != self._step:
+            return
+        latest = None if self._session is None else self._bring_to_memory()
+        if self._settles:
+            from libckpt.core.files import _publish_queue
+
+            _publish_queue.settle(wait=True)
+        print("held", latest, flush=True)
+        signal.pause()
+
+    def _bring_to_memory(self):
+        """The newest step in memory."""
+        self._session.finish_capture()
+        with contextlib.suppress(Exception):  # "held" says so.
+            self._session.wait(self._step, "committed", PATIENCE)
+        return self._session.latest
 
 
 class Read(transformers.TrainerCallback):
