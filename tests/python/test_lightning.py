@@ -8,6 +8,8 @@ step with an uninterrupted fit of stock Lightning. Stock Lightning loads the fil
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import unittest.mock
 
@@ -85,6 +87,21 @@ def test_killed_and_resumed_from_memory_it_ends_as_if_nothing_had_been(
     assert int(said(last, 0, "began")[0]) >= held(log, ranks) > 0
     assert re.search(r"libckpt: resumes step \d+ from own memory", last)
     # The step that was in memory has one, too: one file, by stock Lightning's rule.
+    assert files(root) == files(tmp_path / "stock")
+
+
+def test_killed_when_its_file_was_saved_and_memory_has_not_the_step_it_ends_the_same(
+    trainer, tmp_path
+):
+    """The file has no random generators, so it does not come, and the older one stays."""
+    options = {"steps": 24, "waits": 60}
+    whole = run(trainer, tmp_path / "stock", "stock", **options).finish()
+    root = tmp_path / "root"
+    assert run(trainer, root, dies=10, **options).wait() == -signal.SIGKILL
+    log = kill_when_held(run(trainer, root, hold=12, **options))
+    assert said(log, 0, "began") == ["9"]
+    last = run(trainer, root, **options).finish()
+    check_ends_alike(last, whole)
     assert files(root) == files(tmp_path / "stock")
 
 
@@ -279,12 +296,25 @@ def test_many_saves_at_once_all_come(io, tmp_path):
     assert torch.load(tmp_path / "last.ckpt") == {"number": 5}
 
 
-def test_what_a_killed_run_had_captured_is_put_in_its_place(io, tmp_path):
-    path, old = tmp_path / "a.ckpt", tmp_path / "old.ckpt"
+def save_instead(io, path, old):
+    """As ModelCheckpoint, which keeps one."""
     io.save_checkpoint({"number": 0}, old)
     io.teardown()
+    io.holds_notes = True
     io.save_checkpoint({"number": 1}, path)
     io.remove_checkpoint(old)
+    io.holds_notes = False
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+def test_what_a_killed_run_had_captured_is_put_in_its_place(io, tmp_path, has_memory):
+    """If memory had the step, too: else neither the file comes, nor the older one goes."""
+    path, old = tmp_path / "a.ckpt", tmp_path / "old.ckpt"
+    save_instead(io, path, old)
+    assert io.has_held_notes()
+    if has_memory:
+        io.release_notes()
+        assert not io.has_held_notes()
     (queue,) = _publish_queue._queues
     queue.waiting.clear()
     _publish_queue._queues.remove(queue)
@@ -292,9 +322,34 @@ def test_what_a_killed_run_had_captured_is_put_in_its_place(io, tmp_path):
     assert old.exists() and not path.exists()
     again = libckpt.lightning.CheckpointIO()
     again.finish(tmp_path)
+    assert path.exists() == has_memory
+    assert old.exists() != has_memory
+    if has_memory:
+        assert torch.load(path) == {"number": 1}
+        assert os.listdir(tmp_path / ".libckpt") == ["lightning"]
+
+
+def test_notes_that_cannot_be_written_cost_neither_the_training_nor_the_file(io, tmp_path, caplog):
+    path, old = tmp_path / "a.ckpt", tmp_path / "old.ckpt"
+    save_instead(io, path, old)
+    work = tmp_path / ".libckpt" / "lightning-work"
+    shutil.rmtree(work, ignore_errors=True)
+    work.touch()
+    io.release_notes()
+    assert "come only if this process ends by itself" in caplog.text
+    work.unlink()
+    io.teardown()
     assert torch.load(path) == {"number": 1}
     assert not old.exists()
-    assert os.listdir(tmp_path / ".libckpt") == ["lightning"]
+
+
+def test_a_file_that_came_before_its_note_was_written_leaves_none(io, tmp_path):
+    path, old = tmp_path / "a.ckpt", tmp_path / "old.ckpt"
+    save_instead(io, path, old)
+    io.teardown()
+    assert path.exists() and not old.exists()
+    io.release_notes()
+    assert not list((tmp_path / ".libckpt").rglob("lightning-work/*.json"))
 
 
 def test_what_cannot_be_captured_is_saved_by_stock_lightning(io, tmp_path, monkeypatch, caplog):

@@ -59,9 +59,9 @@ def test_a_trainer_accumulates_evaluates_rotates_and_loads_by_workers(trainer, t
     whole = hf.run(trainer, tmp_path / "stock", "stock", **options).finish()
     output = tmp_path / "output"
     for step in (5, 10):
-        hf.kill_after(hf.run(trainer, output, resume=True, **options), step)
+        hf.kill_when_held(hf.run(trainer, output, resume=True, hold=step, **options))
     said = hf.run(trainer, output, resume=True, **options).finish()
-    assert hf.first_step(said) > 5
+    assert hf.first_step(said) == 11
     assert hf.results(said) == hf.results(whole)
     assert hf.folders(output) == [16]
 
@@ -69,13 +69,11 @@ def test_a_trainer_accumulates_evaluates_rotates_and_loads_by_workers(trainer, t
 def test_a_trainer_goes_on_with_another_batch_size(trainer, tmp_path, hf):
     """With as many texts in each update, the number of updates goes on."""
     output = tmp_path / "output"
-    first = hf.run(trainer, output, max_steps=12)
-    first.wait_until_captured_after(6)
-    first.kill()
+    assert hf.kill_when_held(hf.run(trainer, output, max_steps=12, hold=8)) == 8
     said = hf.run(trainer, output, resume=True, max_steps=12, per_device_train_batch_size=2,
                   gradient_accumulation_steps=2).finish()  # fmt: skip
     assert "from own memory" in said
-    assert hf.first_step(said) > 7
+    assert hf.first_step(said) == 9
     assert "made 12\n" in said
     assert hf.folders(output)[-1] == 12
 
@@ -110,13 +108,10 @@ def test_cells_of_a_notebook_that_run_again_go_on_from_memory(runtime, tmp_path)
 def test_the_memory_of_a_trainer_with_workers_is_free_at_once(trainer, tmp_path, hf, workers):
     """Workers outlive the trainer that is killed for a moment, and hold nothing of its memory."""
     output = tmp_path / "output"
-    for _ in range(3):
+    for step in (3, 6, 9):
         process = hf.run(trainer, output, resume=True, dataloader_num_workers=workers,
-                         dataloader_persistent_workers=workers > 0)  # fmt: skip
-        process.wait_until(lambda log=process.log: "made " in log.read_text())
-        begun = hf.first_step(process.log.read_text())
-        process.wait_until_captured_after(begun + 1)
-        process.kill()
+                         dataloader_persistent_workers=workers > 0, hold=step)  # fmt: skip
+        assert hf.kill_when_held(process) == step
     said = hf.run(trainer, output, resume=True, dataloader_num_workers=workers).finish()
-    assert hf.first_step(said) > begun
+    assert hf.first_step(said) == 10
     assert "from own memory" in said

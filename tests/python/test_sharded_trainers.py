@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("transformers")
 pytest.importorskip("deepspeed")
 
-from test_transformers import first_step, folders, results, run  # noqa: E402
+from test_transformers import first_step, folders, kill_when_held, results, run  # noqa: E402
 
 from libckpt.core.files._disk import files_of  # noqa: E402
 from libckpt.transformers._folders import problem_of  # noqa: E402
@@ -65,11 +65,6 @@ def train(trainer, output, kind="wrapper", ranks=2, **options):
     return run(trainer, output, kind, **{**given, **options})
 
 
-def kill_once_captured(process, after):
-    process.wait_until_captured_after(after)
-    process.kill()
-
-
 def lose_memory(programs):
     subprocess.run([programs / "ckpt", "stop"], check=True, timeout=60, capture_output=True)
 
@@ -89,10 +84,10 @@ def losses(said):
 def test_killed_ranks_go_on_from_memory_and_stock_reads_the_folders(trainer, tmp_path, case):
     whole = train(trainer, tmp_path / "stock", "stock", **case).finish()
     output = tmp_path / "output"
-    kill_once_captured(train(trainer, output, resume=True, **case), 6)
+    assert kill_when_held(train(trainer, output, resume=True, hold=8, **case)) == 8
     said = train(trainer, output, resume=True, **case).finish()
     assert "from own memory" in said
-    assert first_step(said) > 7
+    assert first_step(said) == 9
     assert results(said) == results(whole)
     assert folders(output) == folders(tmp_path / "stock") == [15, 20]
     for number in (15, 20):
@@ -151,9 +146,9 @@ def test_the_ranks_that_saved_a_folder_are_counted(tmp_path):
 def test_added_once_the_trainer_was_made_it_captures_all_the_same(trainer, tmp_path, case):
     whole = train(trainer, tmp_path / "stock", "stock", **case).finish()
     output = tmp_path / "output"
-    kill_once_captured(train(trainer, output, "added", **case), 6)
+    assert kill_when_held(train(trainer, output, "added", hold=8, **case)) == 8
     said = train(trainer, output, "callback", resume=True, **case).finish()
-    assert "from own memory" in said and first_step(said) > 7
+    assert "from own memory" in said and first_step(said) == 9
     assert results(said) == results(whole)
 
 
@@ -165,12 +160,11 @@ def test_without_a_daemon_transformers_saves_and_resumes_itself(
     monkeypatch.setenv("LIBCKPT_DAEMON_PATH", "/nonexistent/ckptd")
     monkeypatch.setenv("LIBCKPT_OPEN_DEADLINE", "2s")
     whole = train(trainer, tmp_path / "stock", "stock", **case).finish()
-    process = train(trainer, tmp_path / "output", **case)
-    process.wait_until_said("made 12\n")
-    process.kill()
+    process = train(trainer, tmp_path / "output", hold=12, **case)
+    assert kill_when_held(process) is None
     assert process.log.read_text().count("steps are not captured in memory") == 2  # Once a rank.
     said = train(trainer, tmp_path / "output", resume=True, **case).finish()
-    assert first_step(said) in (6, 11)
+    assert first_step(said) == 11
     assert results(said) == results(whole)
     assert not (tmp_path / "output" / ".libckpt" / "sharded" / "sets").exists()
 
@@ -182,7 +176,7 @@ def test_resumed_from_folders_without_the_memory_it_ends_the_same(
 ):
     whole = train(trainer, tmp_path / "stock", "stock", **case).finish()
     output = tmp_path / "output"
-    kill_once_captured(train(trainer, output, **case), 12)
+    assert kill_when_held(train(trainer, output, hold=13, **case)) == 13
     lose_memory(programs)
     said = train(trainer, output, resume=True, **case).finish()
     assert first_step(said) in (6, 11)
@@ -195,7 +189,7 @@ def test_resumed_from_folders_without_the_memory_it_ends_the_same(
 def test_a_folder_that_is_newer_than_memory_is_resumed_from(trainer, tmp_path, case):
     whole = train(trainer, tmp_path / "stock", "stock", **case).finish()
     output = tmp_path / "output"
-    kill_once_captured(train(trainer, output, **case), 6)
+    kill_when_held(train(trainer, output, hold=8, **case))
     shutil.rmtree(output / ".libckpt")
     for number in folders(output):
         shutil.rmtree(output / f"checkpoint-{number}")
@@ -211,9 +205,9 @@ def test_a_folder_that_is_newer_than_memory_is_resumed_from(trainer, tmp_path, c
 def test_where_memory_cannot_be_restored_all_ranks_take_the_folder(trainer, tmp_path, case):
     whole = train(trainer, tmp_path / "stock", "stock", **case).finish()
     output = tmp_path / "output"
-    process = train(trainer, output, **case)
+    process = train(trainer, output, hold=13, **case)
     process.wait_until(lambda: folders(output))
-    process.kill()
+    kill_when_held(process)
     newest = folders(output)[-1]
     said = train(trainer, output, "forgetful", resume=True, **case).finish()
     assert "libckpt: resume from memory: there is no module of that name; resumes from" in said
@@ -222,7 +216,7 @@ def test_where_memory_cannot_be_restored_all_ranks_take_the_folder(trainer, tmp_
     # The steps from there on; folders have numbers from 100 on.
     assert any(f" step {step} captured in" in said for step in range(newest + 1, STEPS))
     shutil.rmtree(output)
-    kill_once_captured(train(trainer, output, **case, save_strategy="no"), 3)
+    kill_when_held(train(trainer, output, **case, save_strategy="no", hold=4))
     again = train(trainer, output, "forgetful", resume=True, **case)
     assert again.wait() != 0  # It does not begin anew over what there is.
     assert "there is no module of that name" in again.log.read_text()
@@ -234,20 +228,16 @@ def test_another_number_of_ranks_goes_on_from_memory(trainer, tmp_path, case):
     case = {**case, "dropout": 0.0}
     whole = train(trainer, tmp_path / "stock", "stock", **case).finish()
     output = tmp_path / "output"
-    kill_once_captured(train(trainer, output, **case), 6)
-    kill_once_captured(train(trainer, output, ranks=1, resume=True, **case), 11)
-    alone = trainer_log(tmp_path, -1)
-    assert "2 ranks saved it" in alone and first_step(alone) > 7
+    assert kill_when_held(train(trainer, output, hold=8, **case)) == 8
+    process = train(trainer, output, ranks=1, resume=True, hold=13, **case)
+    assert kill_when_held(process) == 13
+    alone = process.log.read_text()
+    assert "2 ranks saved it" in alone and first_step(alone) == 9
     said = train(trainer, output, resume=True, **case).finish()
-    assert "1 rank saved it" in said and first_step(said) > 12
+    assert "1 rank saved it" in said and first_step(said) == 14
     assert "from own memory" in said
     assert losses(said) == pytest.approx(losses(whole), abs=1e-3)
     assert len(losses(said)) == STEPS
-
-
-def trainer_log(tmp_path, number):
-    logs = sorted(tmp_path.glob("trainer-*.log"), key=lambda path: int(path.stem[8:]))
-    return logs[number].read_text()
 
 
 @pytest.mark.slow
@@ -284,7 +274,7 @@ def test_many_kills_at_random_steps_leave_whole_folders_and_change_nothing(
     output, generator = tmp_path / "output", random.Random(5)
     begun = [0]
     for _ in range(KILLS):
-        process = train(trainer, output, resume=True, **case)
+        process = train(trainer, output, resume=True, hold_after=4, **case)  # It waits there.
         begun.append(process.wait_for_number("made "))
         process.wait_until_said(f"made {begun[-1] + generator.randint(0, 3)}\n")
         process.kill()

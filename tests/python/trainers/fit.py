@@ -1,9 +1,9 @@
 """A fit of Lightning, to be killed at any step.
 
 fit.py ROOT KIND OPTIONS: KIND is stock or libckpt; OPTIONS is JSON: "ranks", "steps", "every"
-(ModelCheckpoint), "path" (ckpt_path), "hold" (after that step), "waits" (this long for each
-step to be committed), "accumulate" and "gpu". Each rank says
-"began STEP", "made STEP LOSS" and, at the end, "weights DIGEST".
+(ModelCheckpoint), "path" (ckpt_path), "hold" (after that step), "dies" (when the file of that
+step was saved), "waits" (this long for each step to be committed), "accumulate" and "gpu". Each
+rank says "began STEP", "made STEP LOSS" and, at the end, "weights DIGEST".
 """
 
 import contextlib
@@ -67,6 +67,17 @@ class Model(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
 
+class Dying(ModelCheckpoint):
+    """Dies where it has saved the file of a step, which memory does not have yet."""
+
+    dies = None
+
+    def on_train_batch_end(self, trainer, *arguments):
+        super().on_train_batch_end(trainer, *arguments)
+        if trainer.global_step == self.dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 class Say(pl.Callback):
     def __init__(self, hold, memory, waits=None):
         self._hold, self._memory, self._waits = hold, memory, waits
@@ -76,11 +87,11 @@ class Say(pl.Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         doors.say("made", trainer.global_step, outputs["loss"].item())
-        if self._waits and self._memory is not None:
-            with contextlib.suppress(Exception):  # It was skipped.
-                self._memory.session.wait(trainer.global_step, "committed", self._waits)
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if self._waits and self._memory is not None:  # The last of the callbacks has captured it.
+            with contextlib.suppress(Exception):  # It was skipped.
+                self._memory.session.wait(trainer.global_step, "committed", self._waits)
         if trainer.global_step == self._hold:
             if self._memory is not None:
                 session = self._memory.session
@@ -103,9 +114,9 @@ def train(root, kind, options):
         path = path or libckpt.lightning.NEWEST
     ranks = options.get("ranks", 1)
     rank = int(os.environ.get("RANK", 0))
-    files = ModelCheckpoint(f"{root}/files", every_n_train_steps=options.get("every", 5),
-                            save_top_k=1, monitor="step", mode="max",
-                            save_last=options.get("last", False))  # fmt: skip
+    files = Dying(f"{root}/files", every_n_train_steps=options.get("every", 5), save_top_k=1,
+                  monitor="step", mode="max", save_last=options.get("last", False))  # fmt: skip
+    files.dies = options.get("dies")
     callbacks = [*([memory] if memory else []), files,
                  Say(options.get("hold"), memory, options.get("waits"))]  # fmt: skip
     trainer = pl.Trainer(

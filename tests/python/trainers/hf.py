@@ -5,16 +5,18 @@ made: it resumes where stock Transformers would), overriding (a subclass with a 
 its own), reading (a callback that wants the folder in on_save), pushing (to the hub), forgetful
 (what is in memory cannot be restored) or unfinalized (a Transformers whose training ends without
 asking); ARGUMENTS is JSON for TrainingArguments, besides "resume", what train() is called with,
-"width" and "dropout", of the model, "ranks", which are real ones also when it is 1, and "again": a
-second training by the same Trainer. With "deepspeed" or "fsdp" among them the model is sharded.
-Says "made STEP" and, at the end, each loss, and the digests of the losses and of the weights; of
-several ranks, rank 0 says it.
+"width" and "dropout", of the model, "ranks", which are real ones also when it is 1, "again": a
+second training by the same Trainer, and what Hold says, of the last training. With "deepspeed" or
+"fsdp" among them the model is sharded. Says "made STEP" and, at the end, each loss, and the digests
+of the losses and of the weights; of several ranks, rank 0 says it.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import pathlib
+import signal
 import sys
 
 import doors
@@ -22,6 +24,8 @@ import torch
 import transformers
 
 transformers.utils.logging.set_verbosity_error()
+
+PATIENCE = 60.0  # For a Slot, and for a step to be committed.
 
 
 class Texts(torch.utils.data.Dataset):
@@ -39,6 +43,47 @@ class Texts(torch.utils.data.Dataset):
 class Say(transformers.TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         print("made", state.global_step, flush=True)
+
+
+class Hold(transformers.TrainerCallback):
+    """Holds a training until it is killed: after the step "hold", or after "hold_after" steps since
+    it began. Says "held STEP", the newest that memory has by then. It is the last of the callbacks,
+    so that the capture of the step has begun. "settles": all folders are there before it holds."""
+
+    def __init__(self, trainer, hold=0, hold_after=0, settles=False):
+        self._trainer, self._step, self._steps, self._settles = trainer, hold, hold_after, settles
+        self._session = None  # Without memory.
+
+    def on_train_begin(self, args, state, control, **_):
+        self._step = self._step or state.global_step + self._steps
+        memories = [c._memory for c in self._trainer.callback_handler.callbacks
+                    if hasattr(c, "_memory")]  # fmt: skip
+        self._session = memories[0].session if memories and memories[0] is not None else None
+        if self._session is not None:
+            self._session.save_checkpoint_if_needed = self._save
+
+    def _save(self, step, *items, **options):
+        """For the last step it waits for a Slot, so that it is not skipped."""
+        patience = PATIENCE if step >= self._step else 0
+        return self._session.save(step, *items, patience, **options)
+
+    def on_step_begin(self, args, state, control, **_):
+        if state.global_step != self._step:
+            return
+        latest = None if self._session is None else self._bring_to_memory()
+        if self._settles:
+            from libckpt.core.files import _publish_queue
+
+            _publish_queue.settle(wait=True)
+        print("held", latest, flush=True)
+        signal.pause()
+
+    def _bring_to_memory(self):
+        """The newest step in memory."""
+        self._session.finish_capture()
+        with contextlib.suppress(Exception):  # "held" says so.
+            self._session.wait(self._step, "committed", PATIENCE)
+        return self._session.latest
 
 
 class Read(transformers.TrainerCallback):
@@ -147,12 +192,17 @@ def become_rank(count):
 
 def train(output, kind, resume, options):
     is_trained_again = options.pop("again", False)
+    holds = {name: options.pop(name) for name in ("hold", "hold_after", "settles")
+             if name in options}  # fmt: skip
     trainer = make_trainer(output, kind, **options)
+    hold = Hold(trainer, **holds)
     if kind == "added" and not list(pathlib.Path(output).glob("checkpoint-*")):
         resume = None  # Stock Transformers raises.
+    if holds and not is_trained_again:
+        trainer.add_callback(hold)
     trainer.train(resume_from_checkpoint=resume)
     if is_trained_again:
-        print("again", flush=True)
+        trainer.add_callback(hold)
         trainer.train()
     if kind == "unfinalized":
         found = pathlib.Path(output).glob("checkpoint-*")

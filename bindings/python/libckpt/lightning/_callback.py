@@ -12,6 +12,7 @@ from libckpt._init import init, with_keywords
 from libckpt.core import _resuming, _settings
 from libckpt.core.files import _publish_queue
 from libckpt.lightning._checkpoint_io import NEWEST, CheckpointIO
+from libckpt.lightning._first import First
 from libckpt.lightning._framework import pl
 from libckpt.rng import RNG
 
@@ -43,7 +44,8 @@ class Callback(pl.Callback):
         self._trainer = None
         self._io = None
         self._has_asked = False
-        self._captured = -1
+        self._seen = -1  # The newest step of the optimizers.
+        self._captured = -1  # The newest one that memory has, or is to have.
         self._rng = None  # As it was captured, until training has gone on from there.
         self._was_last = False
 
@@ -51,6 +53,7 @@ class Callback(pl.Callback):
 
     def setup(self, trainer, pl_module, stage):
         self._trainer, self._has_asked, self._rng = trainer, False, None
+        self._seen = self._captured = -1
         self._io = _checkpoint_io(trainer)
         if self._io is not None:
             self._io.memory = self
@@ -65,8 +68,8 @@ class Callback(pl.Callback):
             )  # fmt: skip
             return
         # After the others, whose states are captured, too.
-        others = [one for one in trainer.callbacks if one is not self and type(one) is not _First]
-        trainer.callbacks = [_First(self), *others, self]
+        others = [one for one in trainer.callbacks if one is not self and type(one) is not First]
+        trainer.callbacks = [First(self), *others, self]
         self._open(trainer)
 
     def on_fit_start(self, trainer, pl_module):
@@ -76,38 +79,85 @@ class Callback(pl.Callback):
             RNG().load_state_dict(self._rng)
 
     def on_train_start(self, trainer, pl_module):
-        self._captured = trainer.global_step
+        self._seen = trainer.global_step
         if self.session is not None and not self._has_asked:
             self._start_fresh()
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if self._io is not None and self._io.has_held_notes() and self._is_in_memory():
+            self.release_files()
         if self._rng is not None and not self._was_last:
             RNG().load_state_dict(self._rng)
         self._rng = None
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        if self.session is None or trainer.global_step == self._captured:
-            return  # Gradients are being accumulated, which no checkpoint has.
-        self._captured = step = trainer.global_step
+        is_made = self.session is not None and trainer.global_step != self._seen
+        if is_made:  # Else gradients are being accumulated, which no checkpoint has.
+            before, self._seen = self._seen, trainer.global_step
+            if self._has_file() or not self._is_better_left(before):
+                self._capture()
+        self._hold_no_more()
+
+    def on_validation_end(self, trainer, pl_module):
+        if self.session is not None and self._captured < self._seen and self._has_file():
+            self._capture()  # The file was saved behind the validation.
+        self._hold_no_more()
+
+    def _is_better_left(self, before):
+        """Whether a validation follows. A resume from this step would leave it out, as Lightning
+        takes it for made; one from the step before makes it, which memory must have for that. What
+        may be on its way to storage is captured all the same."""
+        is_before_captured = before == self._captured and not self.session.dir
+        return is_before_captured and _is_validated_next(self._trainer)
+
+    def _has_file(self):
+        files = self._trainer.checkpoint_callbacks
+        return self._seen in {getattr(one, "_last_global_step_saved", -1) for one in files}
+
+    def _capture(self):
+        trainer, step = self._trainer, self._seen
         items = {
             "checkpoint": trainer._checkpoint_connector.dump_checkpoint(weights_only=False),
             "rng": RNG(), "is_last": bool(trainer.is_last_batch),
         }  # fmt: skip
-        files = trainer.checkpoint_callbacks
-        if step not in {getattr(one, "_last_global_step_saved", -1) for one in files}:
-            self.session.save_checkpoint_if_needed(step, items, metrics=self._metrics())
-            return
-        # A file has no random generators: memory must not be older than the newest one.
-        ticket = self.session.save(step, items, SLOT_WAIT, metrics=self._metrics())
+        if not self._has_file():
+            ticket = self.session.save_checkpoint_if_needed(step, items, metrics=self._metrics())
+        else:  # It has no random generators: memory must not be older than the newest one.
+            ticket = self.session.save(step, items, SLOT_WAIT, metrics=self._metrics())
         if ticket:
+            self._captured = step
+        if ticket and self._has_file():
             with contextlib.suppress(errors.CheckpointError):  # It is logged and counted.
                 ticket.captured.result(CAPTURE_DEADLINE)
+        return ticket
 
     def _metrics(self):
         """Only the one that counts: to read it from a GPU waits for that."""
         name = self._options.get("best_metric") or _settings.configured("best_metric")
         value = self._trainer.callback_metrics.get(name) if name else None
         return {} if value is None else {name: float(value)}
+
+    # --- files, which come when memory has their steps, so that it is not older than they
+
+    def hold_files(self):
+        """Those that are saved now have their step in memory soon."""
+        self.release_files()
+        if self._io is not None and self.session is not None:
+            self._io.holds_notes = True
+
+    def _hold_no_more(self):
+        if self._io is not None:
+            self._io.holds_notes = False
+            if self._captured < self._seen:  # The step is not to be in memory.
+                self.release_files()
+
+    def release_files(self):
+        if self._io is not None:
+            self._io.holds_notes = False
+            self._io.release_notes()
+
+    def _is_in_memory(self):
+        return self.session is None or (self.session.latest or 0) >= self._captured
 
     def finish_capture(self):
         """When it returns, the running capture has left the module and the optimizers. Call it
@@ -131,6 +181,7 @@ class Callback(pl.Callback):
             session.abandon()  # A new trainer may want the state.
 
     def _leave_fit(self):
+        self.release_files()
         if self._io is not None:
             self._io.is_between_fits = True
 
@@ -145,6 +196,7 @@ class Callback(pl.Callback):
         if _resuming.is_memory_newest(restored, failure, file, file_step, noun="file"):
             self._rng = restored.items["rng"]
             self._was_last = restored.items["is_last"]
+            self._captured = restored.step
             return restored.items["checkpoint"]
         if file is None:
             return _Nothing({VERSION: pl.__version__})
@@ -200,21 +252,11 @@ class Callback(pl.Callback):
         return None, -1
 
 
-class _First(pl.Callback):
-    """Before all others, which may exchange the weights through `.data`, unseen by PyTorch's
-    counters: an average for validation, and one at the end of training."""
-
-    def __init__(self, memory):
-        self._memory = memory
-
-    def on_validation_start(self, trainer, pl_module):
-        self._memory.finish_capture()
-
-    def on_train_epoch_end(self, trainer, pl_module):
-        self._memory.finish_capture()
-
-    def on_train_end(self, trainer, pl_module):
-        self._memory.finish_capture()
+def _is_validated_next(trainer):
+    """Whether Lightning validates behind this batch, as far as this version can be asked."""
+    loop = trainer.fit_loop
+    ask = getattr(loop.epoch_loop, "_should_check_val_fx", None)
+    return ask is not None and bool(ask(getattr(loop, "_data_fetcher", None)))
 
 
 class _Nothing(dict):

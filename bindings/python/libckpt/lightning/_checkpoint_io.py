@@ -31,6 +31,9 @@ class CheckpointIO(TorchCheckpointIO):
         self.is_between_fits = False  # As that callback says: then nothing is worth a file's delay.
         self._is_disabled = _settings.is_true(_settings.configured("disable"))
         self._by_directory = {}
+        # A file is lost with this process until its note is written. One that is newer than memory
+        # would be resumed from, and has no random generators.
+        self.holds_notes = False
 
     def save_checkpoint(self, checkpoint, path, storage_options=None):
         local = self._local(path)
@@ -74,6 +77,13 @@ class CheckpointIO(TorchCheckpointIO):
         if not self._is_disabled and files.work.directory.is_dir():
             files.finish()
 
+    def has_held_notes(self):
+        return any(files.held for files in self._by_directory.values())
+
+    def release_notes(self):
+        for files in self._by_directory.values():
+            files.release_notes()
+
     def _local(self, path):
         """Where the file lies; none: elsewhere, or libckpt is disabled."""
         path = os.fspath(path)
@@ -83,4 +93,6 @@ class CheckpointIO(TorchCheckpointIO):
         return pathlib.Path(os.path.realpath(parent), name)
 
     def _files(self, path):
-        return self._by_directory.setdefault(path.parent, _files.Files(path.parent))
+        files = self._by_directory.setdefault(path.parent, _files.Files(path.parent))
+        files.holds_notes = self.holds_notes
+        return files

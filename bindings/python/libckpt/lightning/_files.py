@@ -5,6 +5,7 @@
                                     for each file that goes after that
 """
 
+import itertools
 import logging
 import os
 import pathlib
@@ -17,6 +18,7 @@ from libckpt.core.files import _disk, _publish_queue, _work
 
 logger = logging.getLogger("libckpt")
 
+_order = itertools.count()
 FILE = "file"  # The member of a save, whatever its path: so the next one finds Slots that fit.
 
 
@@ -29,6 +31,8 @@ class Files:
         self._steps = private / "lightning"
         self.work = _work.WorkFolders(private / "lightning-work")
         self._queue = None
+        self.holds_notes = False  # Until memory has the step that is saved.
+        self.held = []  # Names and facts of notes.
 
     def finish(self):
         """Puts in their places the files that a killed run had captured, and removes those that it
@@ -63,10 +67,32 @@ class Files:
 
     def _note(self, step, path, is_removed):
         """Its name."""
-        name = f"{step}-{secrets.token_hex(8)}"
-        self.work.directory.mkdir(parents=True, exist_ok=True)
-        self.work.note(name, {"step": step, "name": path.name, "is_removed": is_removed})
+        # Notes of one instant are read in this order, too.
+        name = f"{step:09}-{next(_order):06}-{secrets.token_hex(8)}"
+        self.held.append((name, {"step": step, "name": path.name, "is_removed": is_removed}))
+        if not self.holds_notes:
+            self._write_notes()
         return name
+
+    def release_notes(self):
+        """Writes what was held: the files come now, whatever becomes of this process."""
+        if self.held:
+            with _publish_queue.turn():
+                self.held = [(name, facts) for name, facts in self.held if self._waits(name)]
+                try:
+                    self._write_notes()
+                except OSError as error:  # Training is to go on.
+                    logger.error("libckpt: %s: %s; files that are on their way come only if this "
+                                 "process ends by itself", self.work.directory, error)  # fmt: skip
+
+    def _waits(self, name):
+        return any(getattr(saved.publish, "name", "") == name for saved in self._queue.waiting)
+
+    def _write_notes(self):
+        held, self.held = self.held, []
+        for name, facts in held:
+            self.work.directory.mkdir(parents=True, exist_ok=True)
+            self.work.note(name, facts)
 
     def is_coming(self, path):
         """Whether it was captured and is not in its place yet."""
@@ -90,7 +116,7 @@ class Files:
 
 class _Place:
     def __init__(self, work, name, path):
-        self._work, self._name, self.paths = work, name, [path]
+        self._work, self.name, self.paths = work, name, [path]
 
     def __call__(self, step_directory, files):
         if files is None:
@@ -102,16 +128,16 @@ class _Place:
         else:
             _disk.place(files[FILE], self.paths[0])
             logger.info("libckpt: %s is complete", self.paths[0])
-        self._work.drop(self._name)
+        self._work.drop(self.name)
 
 
 class _Remove:
     def __init__(self, work, name, path, remove):
-        self._work, self._name, self._remove, self.paths = work, name, remove, [path]
+        self._work, self.name, self._remove, self.paths = work, name, remove, [path]
 
     def __call__(self, step_directory, files):
         self._remove(self.paths[0])
-        self._work.drop(self._name)
+        self._work.drop(self.name)
 
 
 def await_file(path, deadline):
