@@ -65,6 +65,9 @@ struct OneNode {
     if (!engine_runs_first) engine_too();
     clock.poll();  // What the lines have told.
   }
+  void close() {
+    REQUIRE(engine->call(attached->result()->session, control::Close{std::chrono::hours(1)}));
+  }
   nlohmann::json job() const { return nlohmann::json::parse(engine->status_json())["jobs"].at(0); }
   bool sees(const std::string& node) const {
     const auto status = job();
@@ -214,6 +217,19 @@ TEST_CASE("lines: a node that stood still begins anew with all others", "[unit][
     cluster.pass(std::chrono::seconds(2));
     CHECK(stopped.sees("B"));
     CHECK(cluster.nodes[1]->job()["coordinator"] == "A");
+  }
+  SECTION("and ends nothing, where the others had said that they end") {
+    for (const std::size_t other : {1, 2}) cluster.nodes[other]->close();
+    cluster.pass(std::chrono::seconds(1));
+    cluster.pass_without(stopped, std::chrono::seconds(4));
+    // What the lines have to tell comes later than the news of our own rank.
+    stopped.clock.jump(cluster.now - stopped.clock.now());
+    stopped.close();
+    stopped.clock.poll();
+    CHECK_FALSE(stopped.rank.end.has_value());
+    stopped.wake_at(cluster.now, engine_runs_first);
+    cluster.pass(std::chrono::seconds(3));
+    CHECK(stopped.rank.end.has_value());
   }
   SECTION("for less") {
     cluster.pass_without(stopped, std::chrono::milliseconds(1400));
