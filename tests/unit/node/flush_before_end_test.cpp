@@ -31,6 +31,19 @@ struct Scene {
   test::OneRank rank;
 };
 
+// Two nodes, of which one has lost its rank's part of step 1.
+struct LostPart : test::Cluster {
+  LostPart() {
+    test::Rules rules{.directory = "/scratch/job", .replicas = 1};
+    rules.verify_every = std::chrono::seconds(1);
+    begin("AB", rules);
+    commit(Step{1});
+    damage(1);
+    const Time verified_at = now() + 3 * rules.verify_every;
+    REQUIRE(pass_until([&] { return now() > verified_at; }));
+  }
+};
+
 }  // namespace
 
 TEST_CASE("flush before the end: steps captured meanwhile are flushed too", "[unit][node]") {
@@ -121,14 +134,7 @@ TEST_CASE("flush before the end: a last capture that takes long is not followed 
 TEST_CASE("flush before the end: a newer step takes the place of one that lost a part",
           "[unit][node]") {
   // Found by a job in rough weather: it captured nothing until the deadline of the stop.
-  test::Cluster cluster;
-  test::Rules rules{.directory = "/scratch/job", .replicas = 1};
-  rules.verify_every = std::chrono::seconds(1);
-  cluster.begin("AB", rules);
-  cluster.commit(Step{1});
-  cluster.damage(1);
-  const Time verified_at = cluster.now() + 3 * rules.verify_every;
-  REQUIRE(cluster.pass_until([&] { return cluster.now() > verified_at; }));
+  LostPart cluster;
   auto flushed = cluster.begin_task(cluster.engine("A").flush(std::chrono::minutes(5), 1000));
   test::Trainer& first = cluster.rank(0);
   std::uint64_t step = 1;
@@ -145,14 +151,7 @@ TEST_CASE("flush before the end: a newer step takes the place of one that lost a
 
 TEST_CASE("flush before the end: without trainers a step that lost a part is not waited for",
           "[unit][node]") {
-  test::Cluster cluster;
-  test::Rules rules{.directory = "/scratch/job", .replicas = 1};
-  rules.verify_every = std::chrono::seconds(1);
-  cluster.begin("AB", rules);
-  cluster.commit(Step{1});
-  cluster.damage(1);
-  const Time verified_at = cluster.now() + 3 * rules.verify_every;
-  REQUIRE(cluster.pass_until([&] { return cluster.now() > verified_at; }));
+  LostPart cluster;
   cluster.end_world();
   const Time began = cluster.now();
   const Status failed = cluster.run(cluster.engine("A").flush(std::chrono::minutes(5), 1000));
