@@ -183,7 +183,7 @@ class World final : public Oracle {
   std::uint64_t read_faults_at_durable_ = 0;
   bool durable_is_demanded_ = false;    // By the next restore.
   std::set<format::StepId> abandoned_;  // Steps that a restore went back behind.
-  std::set<format::StepId> given_up_;   // As trainers were told.
+  std::set<format::StepId> given_up_;   // As trainers heard.
 
   std::set<std::pair<std::uint64_t, format::StepId>> skipped_;  // By launch.
   std::uint64_t memory_disturbed_in_ = 0;  // The last launch in which memory was lost or damaged.

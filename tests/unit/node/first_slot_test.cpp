@@ -148,7 +148,7 @@ TEST_CASE("first Slot: without memory for the others the restore succeeds, and n
   REQUIRE(rank.pass_until([&] { return rank.no_slots && rank.slots.empty(); }));
   CHECK(rank.no_slots->code() == Errc::exhausted);
   CHECK(rank.granted.empty());
-  CHECK(slow.is_used("8192"));  // What was restored stays, for the next restart.
+  CHECK(slow.is_used("8192"));  // The restored step stays, for the next restart.
   // With memory again, another try brings them all.
   rank.memory.allocations_left.reset();
   slow.tell_layout();

@@ -63,7 +63,7 @@ struct OneNode {
     if (engine_runs_first) engine_too();
     lines();
     if (!engine_runs_first) engine_too();
-    clock.poll();  // What the lines have told.
+    clock.poll();  // The news from the lines.
   }
   void close() {
     REQUIRE(engine->call(attached->result()->session, control::Close{std::chrono::hours(1)}));
