@@ -213,6 +213,7 @@ TEST_CASE("checkpointer: a save into a CUDA graph is refused, and the next is no
   const TemporaryDirectory directory;
   GpuJob job(directory.path(), "seed=3");
   REQUIRE(job.step(1));
+  REQUIRE(job.checkpointer().wait(Step{1}, Level::durable, patience));  // Else step 2 is skipped.
   using Begin = CUresult(CUstream, CUstreamCaptureMode);
   using End = CUresult(CUstream, CUgraph*);
   const auto stream = static_cast<CUstream>(job.trainer().stream().handle);
