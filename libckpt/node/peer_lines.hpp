@@ -13,9 +13,9 @@
 // An engine that is busy keeps its lines. One that has not called beat() for `engine_silence_max`
 // hangs: its lines are closed, and its peers take it for lost.
 //
-// Lines that did not run for `still_max` begin anew, and the engine is told: the process was
-// stopped, or its machine. What came since tells how the others saw the world while this node was
-// alive to them.
+// Lines that did not run for `still_max` begin anew, and notify the engine: the process was
+// stopped, or its machine. Messages that came since were sent while this node was alive to the
+// others.
 //
 // Threads: all functions run on the lines' executor.
 #pragma once

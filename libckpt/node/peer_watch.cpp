@@ -100,24 +100,20 @@ asio::awaitable<void> PeerLines::watch() {
   }
 }
 
-// What its peers have sent meanwhile lies in the old lines, from a time at which it was alive to
-// them. Nothing of that may be taken for news.
+// The old lines hold messages that its peers sent while it was alive to them. Nothing of that may
+// be taken for news.
 void PeerLines::begin_anew(Duration stood_still) {
   log_warning(
-      "job={} node={} stood still for {:.1f} s: its peers may have taken it for lost, and are "
-      "dialed "
-      "anew",
+      "job={} node={} stood still for {:.1f} s, and dials its peers anew: they may have taken it "
+      "for lost",
       settings_.job, self_, std::chrono::duration<double>(stood_still).count());
   members_at_ = seams_.clock->now();
+  tell([](LineEvents& events) { events.stood_still(); });
   for (auto& [name, peer] : peers_) {
     for (const auto& line : std::list(peer.lines)) end(line);
     peer.is_live = peer.was_tried = false;
-    tell([node = name, is_it = peer.is_wanted](LineEvents& events) {
-      events.lost(node);
-      if (is_it) events.watched(node, true);
-    });
+    if (peer.is_wanted) tell([node = name](LineEvents& events) { events.watched(node, true); });
   }
-  tell([](LineEvents& events) { events.stood_still(); });
 }
 
 Task<void> PeerLines::pause(Duration longest) {

@@ -112,7 +112,7 @@ class Peers final : public LineEvents {
   Statement stated_;                            // Without the bytes.
   std::string self_;                            // Our name in the newest list.
   Time beat_at_{};
-  Time watching_at_{};  // When our lines ran last, as far as we were told.
+  Time watching_at_{};  // When our lines ran last, by their newest event.
   std::optional<Time> stood_still_at_;
   bool is_stopping_ = false;
 };

@@ -22,7 +22,7 @@ STEPS, BATCHES, SECONDS = 10, 6, 60
 
 
 class Lines(Logger):
-    """What was logged, by its step."""
+    """Keeps all lines, with their steps."""
 
     name, version = "lines", 0
     experiment = property(lambda self: None)

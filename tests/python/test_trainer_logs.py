@@ -30,7 +30,7 @@ class Model(torch.nn.Module):
 
 
 class Captures:
-    """What the session is given to capture, and the Trainer's sums then; nothing is skipped."""
+    """Keeps what is captured, and the Trainer's sums then; nothing is skipped."""
 
     def __init__(self, trainer, session):
         self._trainer, self._save = trainer, session.save

@@ -222,7 +222,7 @@ TEST_CASE("lines: a node that stood still begins anew with all others", "[unit][
     for (const std::size_t other : {1, 2}) cluster.nodes[other]->close();
     cluster.pass(std::chrono::seconds(1));
     cluster.pass_without(stopped, std::chrono::seconds(4));
-    // What the lines have to tell comes later than the news of our own rank.
+    // The news from the lines comes later than that of our own rank.
     stopped.clock.jump(cluster.now - stopped.clock.now());
     stopped.close();
     stopped.clock.poll();
