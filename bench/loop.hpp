@@ -2,11 +2,11 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <exception>
 #include <memory>
 #include <optional>
 
 #include "base/clock.hpp"
+#include "base/spawn.hpp"
 
 namespace bench {
 
@@ -15,11 +15,7 @@ class Loop {
   template <class T>
   ckpt::Result<T> run(ckpt::Task<T> task) {
     std::optional<ckpt::Result<T>> result;
-    ckpt::asio::co_spawn(context, std::move(task),
-                         [&](std::exception_ptr error, ckpt::Result<T> value) {
-                           if (error) std::rethrow_exception(error);
-                           result.emplace(std::move(value));
-                         });
+    ckpt::spawn_into(context.get_executor(), std::move(task), result);
     context.restart();
     while (!result && context.run_one() > 0) {
     }

@@ -4,13 +4,12 @@
 #include <time.h>
 
 #include <algorithm>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/spawn.hpp"
 #include "base/units.hpp"
 #include "node/engine.hpp"
 #include "support/fake_clock.hpp"
@@ -158,9 +157,8 @@ void SimulatedJob::attach_ranks(Machine& machine, std::size_t index, std::uint32
     trainer->context = machine.context.get();
     trainer->engine = machine.engine.get();
     std::optional<ckpt::Result<node::Attached>> attached;
-    asio::co_spawn(
-        *machine.context, machine.engine->attach(request, *trainer),
-        [&](std::exception_ptr, ckpt::Result<node::Attached> it) { attached.emplace(it); });
+    ckpt::spawn_into(machine.context->get_executor(), machine.engine->attach(request, *trainer),
+                     attached);
     while (!attached) machine.pass(tick);
     auto layout = ckpt::format::make_layout(std::span(&spec, 1), request.rank, 0, 1);
     const bool is_ready = *attached && layout;

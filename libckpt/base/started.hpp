@@ -12,6 +12,7 @@
 
 #include "base/assert.hpp"
 #include "base/signal.hpp"
+#include "base/spawn.hpp"
 #include "base/task.hpp"
 
 namespace ckpt {
@@ -22,7 +23,7 @@ class Started {
   Started(const asio::any_io_executor& executor, Clock& clock, Task<T> task,
           std::shared_ptr<void> keep_alive = nullptr)
       : state_(std::make_shared<State>(clock)) {
-    asio::co_spawn(executor, run(std::move(task), state_, std::move(keep_alive)), asio::detached);
+    run_detached(executor, run(std::move(task), state_, std::move(keep_alive)));
   }
 
   // Returns true once the task has ended, false at the deadline. Errors: cancelled.

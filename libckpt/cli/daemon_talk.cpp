@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "base/signal.hpp"
+#include "base/spawn.hpp"
 #include "daemon/ready_file.hpp"
 #include "os/local_socket.hpp"
 #include "os/process.hpp"
@@ -160,7 +161,7 @@ Task<control::Answer> stop(Clock& clock, os::RuntimeDirectory directory, Duratio
   control::Message message = question;
   const asio::any_io_executor executor = co_await asio::this_coro::executor;
   auto waits = std::make_shared<bool>();
-  if (flush) asio::co_spawn(executor, tell_when_slow(clock, deadline, waits), asio::detached);
+  if (flush) run_detached(executor, tell_when_slow(clock, deadline, waits));
   CKPT_CO_TRY(auto answer,
               co_await ask(clock, connection, std::move(message), deadline + end_time));
   waits.reset();

@@ -6,11 +6,11 @@
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
-#include <exception>
 #include <memory>
 #include <optional>
 
 #include "base/clock.hpp"
+#include "base/spawn.hpp"
 #include "os/file_system.hpp"
 
 namespace ckpt::cli {
@@ -23,17 +23,12 @@ class Workplace {
   template <class T>
   Result<T> run(Task<T> task) {
     std::optional<Result<T>> result;
-    std::exception_ptr thrown;
     // A disk thread may still release the last work of the previous run. Without this guard, that
     // release would stop the context, and this run would end with its coroutine alive.
     const auto work = asio::make_work_guard(context_);
     context_.restart();
-    asio::co_spawn(context_, std::move(task), [&](std::exception_ptr error, Result<T> value) {
-      thrown = error;
-      result.emplace(std::move(value));
-    });
+    spawn_into(context_.get_executor(), std::move(task), result);
     while (!result) context_.run_one();
-    if (thrown) std::rethrow_exception(thrown);
     return std::move(*result);
   }
 

@@ -1,15 +1,14 @@
 // Blocking: runs one task over the file system to its end, for calls that need no daemon.
 #pragma once
 
-#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <chrono>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "base/clock.hpp"
+#include "base/spawn.hpp"
 #include "bucket/any_file_system.hpp"
 #include "os/pool_file_system.hpp"
 
@@ -25,15 +24,10 @@ Result<T> run_blocking(const Start& start,
   const auto files = bucket::with_buckets(
       os::make_pool_file_system(os::disk_thread_count, priority), *clock, priority);
   std::optional<Result<T>> result;
-  std::exception_ptr thrown;
-  asio::co_spawn(context, start(*files, *clock), [&](std::exception_ptr error, Result<T> value) {
-    thrown = error;
-    result.emplace(std::move(value));
-  });
+  spawn_into(context.get_executor(), start(*files, *clock), result);
   context.run_for(limit);
   if (!result && !context.stopped())
     return fail(Errc::unavailable, "storage did not answer in time");
-  if (thrown) std::rethrow_exception(thrown);
   if (!result) return fail(Errc::cancelled, "reading a checkpoint was interrupted");
   return std::move(*result);
 }

@@ -15,6 +15,7 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "base/spawn.hpp"
 #include "client/attach_message.hpp"
 #include "wire/control_codec.hpp"
 
@@ -63,7 +64,7 @@ DaemonLink::DaemonLink(const Options& options, os::RuntimeDirectory directory,
           [this](bool is_silent) { report_silence(is_silent); }) {}
 
 void DaemonLink::start() {
-  asio::co_spawn(thread_.executor(), run(), asio::detached);
+  run_detached(thread_.executor(), run());
   thread_.start();
 }
 
@@ -233,7 +234,7 @@ Task<void> DaemonLink::attach_once() {
   state_->attached(answer->run);
   // Step 4.
   for (control::Message& message : remembered_.all()) enqueue(std::move(message));
-  asio::co_spawn(thread_.executor(), send_all(connection_number_), asio::detached);
+  run_detached(thread_.executor(), send_all(connection_number_));
   co_return Status();
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/log.hpp"
 #include "base/random.hpp"
+#include "base/spawn.hpp"
 #include "bucket/any_file_system.hpp"
 #include "client/attach_message.hpp"
 #include "os/hash_threads.hpp"
@@ -68,14 +69,14 @@ EmbeddedLink::EmbeddedLink(const Options& options, control::Attach attach,
       machine_(std::make_unique<Machine>(thread_.executor(), options)) {}
 
 void EmbeddedLink::start() {
-  asio::co_spawn(thread_.executor(), attach(), asio::detached);
+  run_detached(thread_.executor(), attach());
   thread_.start();
 }
 
 EmbeddedLink::~EmbeddedLink() {
   asio::post(thread_.executor(), [this] {
     state_->refused(Error(Errc::cancelled, "the Checkpointer was closed"));
-    asio::co_spawn(thread_.executor(), stop_engine(), asio::detached);
+    run_detached(thread_.executor(), stop_engine());
   });
   thread_.join();
   state_->forget_slots();

@@ -8,6 +8,7 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "base/spawn.hpp"
 #include "wire/control_codec.hpp"
 
 namespace ckpt::daemon {
@@ -43,7 +44,7 @@ Status ControlServer::start(const std::string& socket) {
   CKPT_TRY(auto listener, os::LocalListener::open(executor_, clock_, socket));
   socket_ = socket;
   listener_.emplace(std::move(listener));
-  asio::co_spawn(executor_, accept_all(), asio::detached);
+  run_detached(executor_, accept_all());
   return {};
 }
 
@@ -71,7 +72,7 @@ DetachedTask ControlServer::accept_all() {
     auto connection = co_await listener_->accept(no_deadline);
     if (connection && connections_.in_flight() < connections_max) {
       auto shared = std::make_shared<os::LocalConnection>(std::move(*connection));
-      asio::co_spawn(executor_, serve(std::move(shared)), asio::detached);
+      run_detached(executor_, serve(std::move(shared)));
       continue;
     }
     if (gate_.is_stopping()) co_return;
@@ -153,7 +154,7 @@ Task<void> ControlServer::serve_trainer(Connection connection, control::Attach r
     co_return Status();
   }
   const Session session = *attached;
-  asio::co_spawn(executor_, TrainerSession::send_all(session), asio::detached);
+  run_detached(executor_, TrainerSession::send_all(session));
   while (true) {
     auto message = co_await receive(connection, no_deadline);
     if (!message) {

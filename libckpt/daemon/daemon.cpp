@@ -25,6 +25,7 @@
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "base/random.hpp"
+#include "base/spawn.hpp"
 #include "bucket/any_file_system.hpp"
 #include "daemon/confinement.hpp"
 #include "daemon/ready_file.hpp"
@@ -203,9 +204,9 @@ Status Daemon::write_ready() const {
 
 Status Daemon::run() {
   // Step 3.
-  asio::co_spawn(context_, stay_reachable(), asio::detached);
-  asio::co_spawn(context_, end_on_signal(), asio::detached);
-  asio::co_spawn(context_, end_when_idle(), asio::detached);
+  run_detached(context_.get_executor(), stay_reachable());
+  run_detached(context_.get_executor(), end_on_signal());
+  run_detached(context_.get_executor(), end_when_idle());
   context_.run();
   // Step 4.
   CKPT_POINT("stop.end");
@@ -328,7 +329,7 @@ Task<void> Daemon::prepare_end(std::string why, Duration deadline, bool flush) {
   held_ = engine_->held_json();
   result_.emplace(std::move(flushed));
   ended_.notify_all();
-  asio::co_spawn(context_, take_leave(), asio::detached);
+  run_detached(context_.get_executor(), take_leave());
   co_return Status();
 }
 

@@ -6,6 +6,7 @@
 
 #include "arena/arena_limits.hpp"
 #include "base/random.hpp"
+#include "base/spawn.hpp"
 #include "base/units.hpp"
 #include "node/engine_options.hpp"
 
@@ -24,9 +25,7 @@ struct EngineContext {
   std::uint64_t jobs_opened = 0;
   CapturePermission captures = CapturePermission::granted;
 
-  void spawn(asio::awaitable<void> work) {
-    asio::co_spawn(executor, std::move(work), asio::detached);
-  }
+  void spawn(asio::awaitable<void> work) { run_detached(executor, std::move(work)); }
   std::uint64_t chunk_bytes() const {
     return options.chunk_bytes != 0 ? options.chunk_bytes : default_chunk_bytes;
   }

@@ -1,8 +1,7 @@
 #include "node/early_checksums.hpp"
+#include "base/spawn.hpp"
 
 #include <algorithm>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <utility>
@@ -13,7 +12,7 @@ void EarlyChecksums::arrived(std::uint64_t bytes) {
   arrived_ = std::max(arrived_, std::min(bytes, slot_->capacity()));
   if (is_running_ || !has_next()) return;
   is_running_ = true;
-  asio::co_spawn(executor_, run(), asio::detached);
+  run_detached(executor_, run());
 }
 
 std::vector<Crc32> EarlyChecksums::take() {

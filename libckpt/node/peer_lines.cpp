@@ -4,6 +4,7 @@
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
+#include "base/spawn.hpp"
 #include "format/codec.hpp"
 
 namespace ckpt::node {
@@ -65,7 +66,7 @@ void PeerLines::set_members(std::vector<Node> nodes, std::string self, std::stri
   choose();
   if (is_watching_ || peers_.empty()) return;
   is_watching_ = true;
-  asio::co_spawn(seams_.executor, watch(), asio::detached);
+  run_detached(seams_.executor, watch());
 }
 
 bool PeerLines::is_engine_well() const {
@@ -78,8 +79,7 @@ void PeerLines::beat() {
 
 void PeerLines::admit(std::shared_ptr<wire::Connection> connection, std::string node,
                       std::uint64_t boot) {
-  asio::co_spawn(seams_.executor, talk(std::move(connection), std::move(node), boot, false),
-                 asio::detached);
+  run_detached(seams_.executor, talk(std::move(connection), std::move(node), boot, false));
 }
 
 // A node that was started again numbers its statements anew, and has taken none of ours.
@@ -103,7 +103,7 @@ asio::awaitable<void> PeerLines::talk(std::shared_ptr<wire::Connection> connecti
   line->is_ours = is_ours;
   note_boot(peer->second, boot);
   peer->second.lines.push_back(line);
-  asio::co_spawn(seams_.executor, speak(line), asio::detached);
+  run_detached(seams_.executor, speak(line));
   while (line->is_open) {
     const Time silence_end = seams_.clock->after(2 * settings_.lost_after);
     auto message = co_await wire::read_message(*line->connection, silence_end);

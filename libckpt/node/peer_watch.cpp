@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.hpp"
+#include "base/spawn.hpp"
 #include "node/peer_lines.hpp"
 
 namespace ckpt::node {
@@ -61,7 +62,7 @@ void PeerLines::choose() {
     if (peer.is_wanted) wanted_end = place + 1;
     if (!peer.is_wanted || peer.is_kept) continue;
     peer.is_kept = true;
-    asio::co_spawn(seams_.executor, keep(name), asio::detached);
+    run_detached(seams_.executor, keep(name));
   }
   wanted_end_ = wanted_end;
   unreached_ = static_cast<Duration::rep>(failed);

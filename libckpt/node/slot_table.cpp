@@ -6,6 +6,7 @@
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
+#include "base/spawn.hpp"
 #include "base/units.hpp"
 
 namespace ckpt::node {
@@ -251,8 +252,7 @@ Result<std::shared_ptr<Slot>> SlotTable::take(const format::ShardRecord& record,
   std::erase(slots, nullptr);
   if (count_replicas(record.id.rank, bytes) < count) {
     if (replicas_being_made_.insert(record.id.rank).second) {
-      asio::co_spawn(context_.executor,
-                     make_replicas(record.id.rank, bytes, count, std::move(made)), asio::detached);
+      run_detached(context_.executor, make_replicas(record.id.rank, bytes, count, std::move(made)));
     }
     return fail(Errc::unavailable,
                 fmt::format("Slots for copies of rank {} are being made", record.id.rank));

@@ -7,6 +7,7 @@
 
 #include "base/assert.hpp"
 #include "base/signal.hpp"
+#include "base/spawn.hpp"
 
 namespace ckpt::replicate {
 
@@ -137,7 +138,7 @@ Task<void> JointFetch::run() {
   const std::size_t useful = div_ceil(untaken_count_, taken_min);
   connections_ = std::min({useful, to_ask_.size(), fetch_connections_max});
   for (std::size_t left = connections_; left > 0; --left)
-    asio::co_spawn(executor, run_connection(shared_from_this()), asio::detached);
+    run_detached(executor, run_connection(shared_from_this()));
   // A connection writes only Chunks that are not here yet.
   while (!have_.is_full() && connections_ > 0) {
     CKPT_CO_TRY(const bool is_notified, co_await changed_.wait_until(no_deadline));

@@ -7,6 +7,7 @@
 
 #include "base/assert.hpp"
 #include "base/parked.hpp"
+#include "base/spawn.hpp"
 
 namespace ckpt::storage {
 
@@ -49,7 +50,7 @@ Task<void> for_each_parallel(std::size_t count, std::size_t depth,
   shared->waiter = waiter;
   const std::size_t workers = shared->running;
   for (std::size_t index = 0; index < workers; ++index) {
-    asio::co_spawn(executor, run_worker(shared), asio::detached);
+    run_detached(executor, run_worker(shared));
   }
   if (shared->running > 0) co_await waiter->wait();
   // Cancelled by the executor's end: the frames of the workers are going, too.

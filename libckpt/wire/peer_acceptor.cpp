@@ -8,6 +8,7 @@
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
+#include "base/spawn.hpp"
 #include "wire/address.hpp"
 
 namespace ckpt::wire {
@@ -103,9 +104,8 @@ Task<void> admit_peers(Listener& listener, Clock& clock,
     std::string origin = origin_of(*connection);
     make_room(*acceptor, origin);
     acceptor->half_open.push_back(HalfOpen{std::move(origin), connection});
-    asio::co_spawn(executor,
-                   greet(acceptor, std::move(connection), options, clock.after(greeting_time_max)),
-                   asio::detached);
+    run_detached(executor,
+                 greet(acceptor, std::move(connection), options, clock.after(greeting_time_max)));
   }
 }
 

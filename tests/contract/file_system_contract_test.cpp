@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <boost/asio/co_spawn.hpp>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <filesystem>
@@ -470,9 +469,8 @@ void check_many_in_flight(FileSystemUnderTest& subject) {
   int done = 0;
   for (std::size_t index = 0; index < pieces; ++index) {
     const std::uint64_t offset = index * piece_bytes;
-    asio::co_spawn(subject.context(),
-                   write_into(file, offset, source.view().subspan(offset, piece_bytes), done),
-                   asio::detached);
+    run_detached(subject.context().get_executor(),
+                 write_into(file, offset, source.view().subspan(offset, piece_bytes), done));
   }
   subject.context().restart();
   subject.context().run();

@@ -1,11 +1,10 @@
 #include "sim/world.hpp"
+#include "base/spawn.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -254,7 +253,7 @@ void World::kill_machine(std::string name) {
 void World::start_trainer(Machine& machine, std::uint32_t rank, TrainerPlan plan) {
   auto& trainer = trainers_[rank];
   trainer = std::make_shared<SimTrainer>(plan, machine.engine, machine.clock, *this);
-  asio::co_spawn(*machine.context, run_held(trainer), asio::detached);
+  run_detached(machine.context->get_executor(), run_held(trainer));
 }
 
 // Its memory is lost. Trainers that have begun go on under the new one, as the library does.

@@ -5,9 +5,9 @@
 
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
-#include <exception>
 #include <optional>
 
+#include "base/spawn.hpp"
 #include "base/task.hpp"
 #include "support/fake_clock.hpp"
 
@@ -28,14 +28,17 @@ class Pending {
   std::shared_ptr<std::optional<Result<T>>> outcome_ = std::make_shared<std::optional<Result<T>>>();
 };
 
+// Shares the outcome, so that a test may drop its Pending first.
+template <class T>
+DetachedTask deliver(Task<T> task, std::shared_ptr<std::optional<Result<T>>> outcome) {
+  auto result = co_await std::move(task);
+  outcome->emplace(std::move(result));
+}
+
 template <class T>
 Pending<T> start(asio::io_context& context, Task<T> task) {
   Pending<T> pending;
-  asio::co_spawn(context, std::move(task),
-                 [outcome = pending.outcome_](std::exception_ptr thrown, Result<T> result) {
-                   if (thrown) std::rethrow_exception(thrown);
-                   outcome->emplace(std::move(result));
-                 });
+  spawn(context.get_executor(), deliver(std::move(task), pending.outcome_));
   return pending;
 }
 

@@ -107,6 +107,7 @@ _ALONE = re.compile(
 _LAMBDA_COROUTINE = re.compile(
     r"\[[^\]\[]+\]\s*(?:\([^()]*(?:\([^()]*\)[^()]*)*\))?\s*(?:mutable\s*)?"
     r"->\s*(?:ckpt::)?(?:Task<|DetachedTask\b|(?:boost::)?asio::awaitable<)")
+_SPAWN = "libckpt/base/spawn.cpp"  # Elsewhere it costs compilers too much time.
 _BY_REFERENCE = re.compile(r"const std::(string|vector|function)\b[^,()]*&")
 
 
@@ -115,7 +116,7 @@ def coroutines(tree):
     findings = []
     for path in tree.files(".hpp", ".cpp"):
         text = tree.text(path)
-        if "co_await" not in text and "Task" not in text:
+        if not re.search("co_await|Task|co_spawn", text):
             continue
         for line, statement, ender in cpp_text.statements(text):
             statement = re.sub(r"^\s*#\s*define.*", "", statement, flags=re.DOTALL)
@@ -131,6 +132,10 @@ def coroutines(tree):
         for found in _LAMBDA_COROUTINE.finditer(code):
             line = cpp_text.line_of(code, found.start())
             findings.append(f"{path}:{line}: a lambda coroutine that captures")
+        for found in re.finditer(r"\bco_spawn\(", code):
+            if path != _SPAWN:
+                line = cpp_text.line_of(code, found.start())
+                findings.append(f"{path}:{line}: co_spawn instead of base/spawn.hpp")
         for found in re.finditer(r"\bTask<[^;{}()]*\([^;{}]*?\)", code):
             if _BY_REFERENCE.search(found.group(0)):
                 line = cpp_text.line_of(code, found.start())

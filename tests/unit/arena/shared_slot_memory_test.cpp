@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "base/spawn.hpp"
 #include "base/units.hpp"
 #include "os/mapped_segments.hpp"
 
@@ -27,7 +28,7 @@ Allocated allocate(std::uint64_t bytes, SharedMemoryOptions options = {}) {
   asio::io_context context;
   SharedMemorySource source(std::move(options));
   std::optional<Allocated> result;
-  asio::co_spawn(context, allocate_into(source, bytes, result), asio::detached);
+  run_detached(context.get_executor(), allocate_into(source, bytes, result));
   context.run();
   REQUIRE(result.has_value());
   return std::move(*result);

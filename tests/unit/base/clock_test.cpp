@@ -3,13 +3,12 @@
 //         depends on how fast the machine is; the fake clock for order.
 #include "base/clock.hpp"
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
 #include <optional>
 #include <vector>
 
+#include "base/spawn.hpp"
 #include "support/fake_clock.hpp"
 
 namespace ckpt::test {
@@ -98,7 +97,7 @@ TEST_CASE("clock: a sleep ends with success at its deadline", "[unit][base]") {
   const auto clock = make_system_clock(context.get_executor());
   std::optional<Status> ended;
   const Time deadline = clock->after(milliseconds(2));
-  asio::co_spawn(context, sleep_and_tell(*clock, deadline, ended), asio::detached);
+  run_detached(context.get_executor(), sleep_and_tell(*clock, deadline, ended));
   context.run();
   REQUIRE(ended);
   CHECK(*ended);
@@ -109,7 +108,7 @@ TEST_CASE("clock: destroying the clock ends a sleep with cancelled", "[unit][bas
   asio::io_context context;
   std::unique_ptr<Clock> clock = make_clock(GENERATE(false, true), context);
   std::optional<Status> ended;
-  asio::co_spawn(context, sleep_and_tell(*clock, clock->after(hours(1)), ended), asio::detached);
+  run_detached(context.get_executor(), sleep_and_tell(*clock, clock->after(hours(1)), ended));
   context.poll();
   CHECK(!ended);
   clock.reset();
@@ -125,10 +124,10 @@ TEST_CASE("clock: one that is closed ends every wait, also later ones, and tells
   asio::io_context context;
   const std::unique_ptr<Clock> clock = make_clock(GENERATE(false, true), context);
   std::optional<Status> first, second;
-  asio::co_spawn(context, sleep_and_tell(*clock, clock->after(hours(1)), first), asio::detached);
+  run_detached(context.get_executor(), sleep_and_tell(*clock, clock->after(hours(1)), first));
   context.poll();
   clock->close();
-  asio::co_spawn(context, sleep_and_tell(*clock, clock->now(), second), asio::detached);
+  run_detached(context.get_executor(), sleep_and_tell(*clock, clock->now(), second));
   context.restart();
   context.run();
   for (const auto& ended : {first, second}) {
@@ -143,7 +142,7 @@ TEST_CASE("clock: destroying the context with a sleeper in it crashes nobody", "
   std::optional<Status> ended;
   auto context = std::make_unique<asio::io_context>();
   const auto clock = make_system_clock(context->get_executor());
-  asio::co_spawn(*context, sleep_and_tell(*clock, clock->after(hours(1)), ended), asio::detached);
+  run_detached(context->get_executor(), sleep_and_tell(*clock, clock->after(hours(1)), ended));
   context->poll();
   context.reset();
   CHECK(!ended);

@@ -4,12 +4,11 @@
 //         the address sanitizer in CI.
 #include "base/signal.hpp"
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <catch2/catch.hpp>
 #include <optional>
 #include <vector>
 
+#include "base/spawn.hpp"
 #include "support/fake_clock.hpp"
 
 namespace ckpt::test {
@@ -38,7 +37,7 @@ DetachedTask wait_once(Signal& signal, Time deadline, Record& record, int number
 }
 
 void start(asio::io_context& context, Signal& signal, Time deadline, Record& record, int number) {
-  asio::co_spawn(context, wait_once(signal, deadline, record, number), asio::detached);
+  run_detached(context.get_executor(), wait_once(signal, deadline, record, number));
 }
 
 TEST_CASE("signal: a notification wakes all that wait, in the order they came", "[unit][base]") {
@@ -192,7 +191,7 @@ TEST_CASE("signal: a frame killed with its context may destroy the signal it wai
   {
     auto owner = std::make_shared<Owner>(clock);
     seen = owner;
-    asio::co_spawn(*context, Owner::run(owner, clock.after(milliseconds(3))), asio::detached);
+    run_detached(context->get_executor(), Owner::run(owner, clock.after(milliseconds(3))));
   }
   clock.poll();
   CHECK(!seen.expired());

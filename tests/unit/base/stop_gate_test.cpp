@@ -1,9 +1,8 @@
 // Goal:   an owner that stops learns when its work has left, or that it did not in time.
 // Method: hold and drop passes on a fake clock.
 #include "base/stop_gate.hpp"
+#include "base/spawn.hpp"
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <optional>
@@ -33,8 +32,7 @@ TEST_CASE("stop gate: draining waits until the last pass has gone", "[unit][base
   gate.stop();
   CHECK(gate.is_stopping());
   std::optional<Status> ended;
-  asio::co_spawn(context, drain(gate, clock, clock.after(milliseconds(100)), ended),
-                 asio::detached);
+  run_detached(context.get_executor(), drain(gate, clock, clock.after(milliseconds(100)), ended));
   clock.advance(milliseconds(50));
   CHECK(!ended);
   moved.reset();
@@ -49,7 +47,7 @@ TEST_CASE("stop gate: a pass that stays makes draining fail at its deadline", "[
   StopGate gate;
   const auto pass = gate.enter();
   std::optional<Status> ended;
-  asio::co_spawn(context, drain(gate, clock, clock.after(milliseconds(10)), ended), asio::detached);
+  run_detached(context.get_executor(), drain(gate, clock, clock.after(milliseconds(10)), ended));
   clock.advance(milliseconds(9));
   CHECK(!ended);
   clock.advance(milliseconds(2));

@@ -1,6 +1,7 @@
 // Goal:   bytes move at the rate that is set, a pause earns no burst, and a new rate holds at once.
 // Method: takers on a clock that the test moves; the time at which each may go on is exact.
 #include "base/throttle.hpp"
+#include "base/spawn.hpp"
 
 #include <catch2/catch.hpp>
 #include <memory>
@@ -19,7 +20,7 @@ class ThrottleFixture {
  public:
   void take(std::uint64_t bytes, int takers = 1) {
     for (int taker = 0; taker < takers; ++taker) {
-      asio::co_spawn(context, take_and_note(*throttle, bytes), asio::detached);
+      run_detached(context.get_executor(), take_and_note(*throttle, bytes));
     }
     clock.poll();
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/spawn.hpp"
 #include "bucket/bucket_file.hpp"
 #include "bucket/bucket_file_system.hpp"
 #include "support/fake_clock.hpp"
@@ -57,10 +58,7 @@ class BucketFixture {
   template <class T>
   Result<T> run(Task<T> task) {
     std::optional<Result<T>> result;
-    asio::co_spawn(context, std::move(task), [&](std::exception_ptr thrown, Result<T> value) {
-      if (thrown) std::rethrow_exception(thrown);
-      result.emplace(std::move(value));
-    });
+    spawn_into(context.get_executor(), std::move(task), result);
     while (!result) {
       context.restart();
       // A request may still be under way then: the pauses between tries only become shorter.

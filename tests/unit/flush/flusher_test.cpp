@@ -2,6 +2,7 @@
 //         ends an attempt, nothing touches its Slot afterwards.
 // Method: shards of several steps on a disk in memory whose operations take virtual time.
 #include "flush/flusher.hpp"
+#include "base/spawn.hpp"
 
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -33,7 +34,7 @@ class FlushFixture {
     wish.world_size = 4;
     const std::string name = directory_of(step);
     disk.put_directory(name);
-    asio::co_spawn(context, write(make_shard(wish), name, {step, rank}), asio::detached);
+    run_detached(context.get_executor(), write(make_shard(wish), name, {step, rank}));
     clock.poll();
   }
   static std::string directory_of(std::uint64_t step) {
@@ -171,8 +172,8 @@ TEST_CASE_METHOD(FlushFixture, "flusher: stop waits for the disk, and no longer 
   ask(1);
   ask(2);
   SECTION("the disk answers") {
-    asio::co_spawn(context, stop(flusher, clock.after(std::chrono::seconds(5)), stopped),
-                   asio::detached);
+    run_detached(context.get_executor(),
+                 stop(flusher, clock.after(std::chrono::seconds(5)), stopped));
     clock.advance(std::chrono::seconds(4));
     REQUIRE(stopped == "stopped");
     REQUIRE(outcome(1) == "cancelled");
@@ -181,8 +182,8 @@ TEST_CASE_METHOD(FlushFixture, "flusher: stop waits for the disk, and no longer 
   SECTION("the disk hangs") {
     disk.stall_until(clock.after(std::chrono::hours(1)));
     clock.advance(std::chrono::seconds(1));
-    asio::co_spawn(context, stop(flusher, clock.after(std::chrono::seconds(5)), stopped),
-                   asio::detached);
+    run_detached(context.get_executor(),
+                 stop(flusher, clock.after(std::chrono::seconds(5)), stopped));
     clock.advance(std::chrono::seconds(6));
     REQUIRE(stopped == "unavailable");
     REQUIRE(outcome(1) == "under way");

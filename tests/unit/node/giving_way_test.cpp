@@ -7,6 +7,7 @@
 
 #include "one_rank.hpp"
 #include "support/fake_clock.hpp"
+#include "support/pending.hpp"
 
 namespace ckpt::test {
 namespace {
@@ -40,8 +41,7 @@ class GivingWayScene {
   void train_disturbed(int steps) {
     auto pass = giving_way.begin(BackgroundWork::flush);
     for (int n = 0; n < steps; ++n) {
-      asio::co_spawn(context, giving_way.throttle(BackgroundWork::flush)->take(110 * MiB),
-                     asio::detached);
+      start(context, giving_way.throttle(BackgroundWork::flush)->take(110 * MiB));
       train(1, milliseconds(110));
     }
     pass.end(clock.now());

@@ -121,7 +121,8 @@ TEST_CASE("local connection: bodies of every size arrive whole and in order", "[
   const std::vector<std::size_t> sizes = {0, 1, 4095, 4096, 200'000, MiB - 1, MiB, 5 * MiB + 1};
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     os::LocalMessage message(static_cast<std::uint16_t>(i), pattern(sizes[i]));
-    start_task(pair.context, pair.ours.send(std::move(message), no_deadline), sent[i]);
+    spawn_into(pair.context.get_executor(), pair.ours.send(std::move(message), no_deadline),
+               sent[i]);
   }
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const auto message = pair.receive(pair.theirs());
@@ -139,12 +140,12 @@ TEST_CASE("local connection: both directions work at once, through full buffers"
   os::LocalConnection& theirs = pair.theirs();
   std::optional<Result<void>> sent[2];
   std::optional<Result<os::LocalMessage>> received[2];
-  start_task(pair.context, pair.ours.send(os::LocalMessage(1, pattern(3 * MiB)), no_deadline),
-             sent[0]);
-  start_task(pair.context, theirs.send(os::LocalMessage(2, pattern(2 * MiB)), no_deadline),
-             sent[1]);
-  start_task(pair.context, pair.ours.receive(no_deadline), received[0]);
-  start_task(pair.context, theirs.receive(no_deadline), received[1]);
+  spawn_into(pair.context.get_executor(),
+             pair.ours.send(os::LocalMessage(1, pattern(3 * MiB)), no_deadline), sent[0]);
+  spawn_into(pair.context.get_executor(),
+             theirs.send(os::LocalMessage(2, pattern(2 * MiB)), no_deadline), sent[1]);
+  spawn_into(pair.context.get_executor(), pair.ours.receive(no_deadline), received[0]);
+  spawn_into(pair.context.get_executor(), theirs.receive(no_deadline), received[1]);
   while (!received[0] || !received[1] || !sent[0] || !sent[1]) {
     pair.context.restart();
     pair.context.run_one();
@@ -213,7 +214,7 @@ TEST_CASE("local connection: a message split into single bytes keeps its descrip
   const auto body = pattern(9);
   const auto header = header_for(body, 77);
   std::optional<Result<os::LocalMessage>> received;
-  start_task(pair.context, pair.ours.receive(no_deadline), received);
+  spawn_into(pair.context.get_executor(), pair.ours.receive(no_deadline), received);
   const int number = pipe.read_end.number();
   pair.put(std::span(header).first(1), std::span(&number, 1));
   for (std::size_t i = 1; i < header.size(); ++i) {
@@ -337,7 +338,8 @@ TEST_CASE("local connection: a deadline between messages leaves it open, inside 
           "[unit][os]") {
   Pair pair;
   std::optional<Result<os::LocalMessage>> received;
-  start_task(pair.context, pair.ours.receive(pair.clock.after(milliseconds(5))), received);
+  spawn_into(pair.context.get_executor(), pair.ours.receive(pair.clock.after(milliseconds(5))),
+             received);
   pair.clock.advance(milliseconds(4));
   CHECK(!received);
   pair.clock.advance(milliseconds(1));
@@ -348,7 +350,8 @@ TEST_CASE("local connection: a deadline between messages leaves it open, inside 
   const auto header = header_for(pattern(3));
   pair.put(header);
   received.reset();
-  start_task(pair.context, pair.ours.receive(pair.clock.after(milliseconds(5))), received);
+  spawn_into(pair.context.get_executor(), pair.ours.receive(pair.clock.after(milliseconds(5))),
+             received);
   pair.clock.advance(milliseconds(5));
   REQUIRE(received);
   CHECK(received->error().code() == Errc::unavailable);
@@ -359,9 +362,10 @@ TEST_CASE("local connection: a reader's deadline does not disturb a writer", "[u
   Pair pair;
   std::optional<Result<void>> sent;
   std::optional<Result<os::LocalMessage>> received;
-  start_task(pair.context, pair.ours.send(os::LocalMessage(1, pattern(4 * MiB)), no_deadline),
-             sent);
-  start_task(pair.context, pair.ours.receive(pair.clock.after(milliseconds(5))), received);
+  spawn_into(pair.context.get_executor(),
+             pair.ours.send(os::LocalMessage(1, pattern(4 * MiB)), no_deadline), sent);
+  spawn_into(pair.context.get_executor(), pair.ours.receive(pair.clock.after(milliseconds(5))),
+             received);
   pair.clock.advance(milliseconds(5));
   REQUIRE(received);
   CHECK(!sent);
@@ -375,12 +379,12 @@ TEST_CASE("local connection: a reader's deadline does not disturb a writer", "[u
 TEST_CASE("local connection: senders queue up to a limit, and one may give up", "[unit][os]") {
   Pair pair;
   std::vector<std::optional<Result<void>>> sent(os::local_senders_max + 1);
-  start_task(pair.context, pair.ours.send(os::LocalMessage(0, pattern(4 * MiB)), no_deadline),
-             sent[0]);
-  start_task(pair.context, pair.ours.send(os::LocalMessage(1), pair.clock.after(milliseconds(3))),
-             sent[1]);
+  spawn_into(pair.context.get_executor(),
+             pair.ours.send(os::LocalMessage(0, pattern(4 * MiB)), no_deadline), sent[0]);
+  spawn_into(pair.context.get_executor(),
+             pair.ours.send(os::LocalMessage(1), pair.clock.after(milliseconds(3))), sent[1]);
   for (std::size_t i = 2; i < sent.size(); ++i) {
-    start_task(pair.context,
+    spawn_into(pair.context.get_executor(),
                pair.ours.send(os::LocalMessage(static_cast<std::uint16_t>(i)), no_deadline),
                sent[i]);
   }
@@ -402,10 +406,10 @@ TEST_CASE("local connection: closing ends what is pending with cancelled", "[uni
   Pair pair;
   std::optional<Result<os::LocalMessage>> received;
   std::optional<Result<void>> sent[2];
-  start_task(pair.context, pair.ours.receive(no_deadline), received);
+  spawn_into(pair.context.get_executor(), pair.ours.receive(no_deadline), received);
   for (auto& status : sent) {
-    start_task(pair.context, pair.ours.send(os::LocalMessage(1, pattern(4 * MiB)), no_deadline),
-               status);
+    spawn_into(pair.context.get_executor(),
+               pair.ours.send(os::LocalMessage(1, pattern(4 * MiB)), no_deadline), status);
   }
   pair.clock.poll();
   CHECK(!received);
@@ -453,7 +457,7 @@ TEST_CASE("local connection: a peer's last words are heard, also after later wri
 TEST_CASE("local connection: two receives at once are a bug", "[unit][os]") {
   Pair pair;
   std::optional<Result<os::LocalMessage>> first;
-  start_task(pair.context, pair.ours.receive(no_deadline), first);
+  spawn_into(pair.context.get_executor(), pair.ours.receive(no_deadline), first);
   pair.clock.poll();
   const AssertionTrap trap;
   CHECK_THROWS_AS(run_task(pair.context, pair.ours.receive(no_deadline)), TrippedAssertion);
@@ -603,7 +607,7 @@ TEST_CASE("local socket: closing the listener ends accept with cancelled", "[uni
   auto listener = place.listen();
   REQUIRE(listener);
   std::optional<Result<os::LocalConnection>> accepted;
-  start_task(place.context, listener->accept(no_deadline), accepted);
+  spawn_into(place.context.get_executor(), listener->accept(no_deadline), accepted);
   place.context.poll();
   CHECK(!accepted);
   listener->close();

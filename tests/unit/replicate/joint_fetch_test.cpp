@@ -3,6 +3,7 @@
 // Method: one asker and some holders over the simulated network, where each holder counts what it
 //         sends, and may lack the shard, hold a damaged copy, or fall silent.
 #include "replicate/joint_fetch.hpp"
+#include "base/spawn.hpp"
 
 #include "base/started.hpp"
 #include "transfer_scene.hpp"
@@ -56,7 +57,7 @@ struct Cluster {
           test::finish(clock, test::start(context, holder.front->listen(name + ":1", no_deadline)));
       REQUIRE(listening);
       holder.listener = std::move(*listening);
-      asio::co_spawn(context, serve(clock, holder), asio::detached);
+      run_detached(context.get_executor(), serve(clock, holder));
     }
   }
   ~Cluster() {

@@ -2,6 +2,7 @@
 //         said in words that name it.
 // Method: nodes that race on a clock with delays; then each kind of wrong directory.
 #include "storage/run_directory.hpp"
+#include "base/spawn.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/search.hpp"
 
@@ -40,7 +41,7 @@ TEST_CASE("run directory: nodes that come at once agree on one run", "[unit][sto
     const storage::Site site(files, clock, "/scratch/job");
     std::vector<Result<format::RunMarker>> results;
     for (std::uint64_t node = 1; node <= 4; ++node) {
-      asio::co_spawn(context, open_and_keep(site, order_of("job", node), results), asio::detached);
+      run_detached(context.get_executor(), open_and_keep(site, order_of("job", node), results));
     }
     clock.poll();
     while (results.size() < 4 && clock.advance_to_next()) {

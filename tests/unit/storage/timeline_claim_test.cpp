@@ -1,6 +1,7 @@
 // Goal:   of all that would begin a timeline, one alone may; what is claimed and over goes.
 // Method: claims on a directory in memory, of several Starts and at one moment.
 #include "storage/timeline_claim.hpp"
+#include "base/spawn.hpp"
 
 #include "support/run_task.hpp"
 #include "unit/storage/storage_fixture.hpp"
@@ -31,7 +32,7 @@ TEST_CASE("timeline claim: one of the daemons that come at once has it", "[unit]
     const storage::Site site(files, clock, "/scratch");
     std::vector<Result<Claimed>> all;
     for (std::uint64_t daemon = 1; daemon <= 4; ++daemon) {
-      asio::co_spawn(context, claim_and_keep(site, {2, daemon, daemon}, all), asio::detached);
+      run_detached(context.get_executor(), claim_and_keep(site, {2, daemon, daemon}, all));
     }
     clock.poll();
     while (all.size() < 4 && clock.advance_to_next()) {

@@ -28,8 +28,7 @@ Task<int> answer(int question) {
     default:
       (void)co_await first(question);
   }
-  asio::co_spawn(
-      executor, [](int number) -> DetachedTask { co_await first(number); }(question), detached);
+  run_detached(executor, [](int number) -> DetachedTask { co_await first(number); }(question));
   std::vector<int> numbers{1, 2, 3};
   std::sort(numbers.begin(), numbers.end(), [&](int a, int b) { return a < b; });
   co_return value;

@@ -1,0 +1,3 @@
+void f() {
+  asio::co_spawn(executor, g(), asio::detached);
+}
