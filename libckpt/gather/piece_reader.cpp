@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "base/assert.hpp"
-#include "base/units.hpp"
+#include "base/log.hpp"
 #include "format/piece.hpp"
+#include "gather/shard_places.hpp"
 #include "storage/parallel.hpp"
 
 namespace ckpt::gather {
@@ -21,19 +23,15 @@ using format::Extent;
 constexpr std::size_t looks_in_flight = 16;
 constexpr std::size_t shards_in_flight = 4;
 constexpr std::size_t gaps_named_max = 5;
-// A Chunk whose bytes go to more places is copied there: many small reads cost more than a copy.
-constexpr std::size_t places_max = 8;
-
-// The reasons to read a Chunk of a shard: numbers of transfers, and of wanted bytes.
-struct ChunkWork {
-  std::vector<std::uint32_t> transfers;
-  std::vector<std::uint32_t> bytes;
-};
+constexpr std::size_t checks_in_flight = 4;  // As many threads may take checksums.
+// Bits that flip in a Chunk each time that it comes are those of a broken machine.
+constexpr int reads_max = 2;
 
 struct Shard {
   std::uint32_t rank = 0;
   Excerpt found;
-  std::map<std::size_t, ChunkWork> work;  // By Chunk.
+  std::optional<ShardPlaces> places;
+  std::vector<std::size_t> unread;  // Chunks, ascending.
 };
 
 // Lives in the frame that waits for all its workers.
@@ -42,10 +40,12 @@ struct Reading {
   ReaderRank reader;
   Wants wants;
   storage::TransferHooks hooks;
+  TakeChecksums take_checksums;                  // Null: nobody takes some.
   std::vector<std::string> names;                // The wanted ones, ascending.
   std::map<std::string, std::string> tensor_of;  // By the name of a part.
   std::vector<Shard> shards;                     // By rank.
   plan::Plan plan;
+  bool is_counted = true;  // False: what comes is read again.
 };
 
 Task<void> look_at(Reading& reading, std::size_t rank) {
@@ -160,104 +160,96 @@ Status make_plan(Reading& reading) {
   return {};
 }
 
-// Gives each Chunk what needs bytes of it.
+// Gives each shard the reasons to read some of its Chunks.
 void divide_work(Reading& reading) {
-  for (std::uint32_t number = 0; number < reading.plan.transfers.size(); ++number) {
-    const plan::Transfer& transfer = reading.plan.transfers[number];
-    const plan::RunsInside runs(transfer);
-    Shard& shard = reading.shards[transfer.holder];
-    const std::uint64_t size = shard.found.record->chunk_bytes;
-    for (std::size_t index = transfer.from / size; index * size < transfer.from_end(); ++index) {
-      if (runs.has_any(index * size, (index + 1) * size))
-        shard.work[index].transfers.push_back(number);
-    }
-  }
-  for (std::uint32_t number = 0; number < reading.wants.bytes.size(); ++number) {
-    const WantedBytes& wanted = reading.wants.bytes[number];
-    Shard& shard = reading.shards.at(wanted.rank);
-    const std::uint64_t size = shard.found.record->chunk_bytes;
-    const std::uint64_t end = wanted.offset + wanted.target.size();
-    for (std::size_t index = wanted.offset / size; index * size < end; ++index)
-      shard.work[index].bytes.push_back(number);
-  }
-}
-
-// Calls use(bytes of the target, their offset in the shard) for all that is wanted of a Chunk.
-template <class Use>
-void for_each_place(Reading& reading, const ChunkWork& work, Extent chunk, const Use& use) {
-  const auto use_stretch = [&](std::span<std::byte> target, const plan::TransferStretch& stretch) {
-    CKPT_ASSERT(stretch.to + stretch.bytes <= target.size());
-    CKPT_ASSERT(stretch.from >= chunk.offset);
-    CKPT_ASSERT(stretch.from + stretch.bytes <= chunk.end());
-    use(target.subspan(stretch.to, stretch.bytes), stretch.from);
-  };
-  for (const std::uint32_t number : work.transfers) {
-    const plan::Transfer& transfer = reading.plan.transfers[number];
-    const std::span<std::byte> target = reading.wants.pieces[transfer.want].target;
-    plan::RunsInside(transfer).for_each(
-        chunk.offset, chunk.end(),
-        [&](const plan::TransferStretch& stretch) { use_stretch(target, stretch); });
-  }
-  for (const std::uint32_t number : work.bytes) {
-    const WantedBytes& wanted = reading.wants.bytes[number];
-    const std::uint64_t from = std::max(chunk.offset, wanted.offset);
-    const std::uint64_t to = std::min(chunk.end(), wanted.offset + wanted.target.size());
-    use_stretch(wanted.target, {from, from - wanted.offset, to - from});
-  }
-}
-
-// Copies what is wanted of a Chunk; empty `bytes`: it is there already. Returns how much it was.
-std::uint64_t copy_from(Reading& reading, const ChunkWork& work, Extent chunk,
-                        std::span<const std::byte> bytes) {
-  CKPT_ASSERT(bytes.empty() || bytes.size() == chunk.bytes);
-  std::uint64_t copied = 0;
-  for_each_place(reading, work, chunk, [&](std::span<std::byte> target, std::uint64_t from) {
-    if (!bytes.empty())
-      std::memcpy(target.data(), bytes.data() + (from - chunk.offset), target.size());
-    copied += target.size();
-  });
-  return copied;
-}
-
-// The places of all bytes of a Chunk; empty: some are not wanted, or twice, or they are many.
-std::vector<std::span<std::byte>> places_of(Reading& reading, const ChunkWork& work, Extent chunk) {
-  std::map<std::uint64_t, std::span<std::byte>> found;  // By offset in the shard.
-  std::uint64_t bytes = 0;
-  for_each_place(reading, work, chunk, [&](std::span<std::byte> target, std::uint64_t from) {
-    bytes += target.size();
-    if (found.size() <= places_max && !target.empty()) found.emplace(from, target);
-  });
-  if (bytes != chunk.bytes || found.size() > places_max) return {};
-  std::vector<std::span<std::byte>> places;
-  std::uint64_t next = chunk.offset;
-  for (const auto& [from, target] : found) {
-    if (from != next) return {};
-    next += target.size();
-    places.push_back(target);
-  }
-  return next == chunk.end() ? places : std::vector<std::span<std::byte>>();
+  const bool keeps_checksums = reading.take_checksums != nullptr;
+  for (Shard& shard : reading.shards)
+    shard.places.emplace(shard.found.record,
+                         ShardPlaces::Facts{reading.plan, reading.wants, keeps_checksums});
+  for (std::uint32_t number = 0; number < reading.plan.transfers.size(); ++number)
+    reading.shards[reading.plan.transfers[number].holder].places->want_transfer(number);
+  for (std::uint32_t number = 0; number < reading.wants.bytes.size(); ++number)
+    reading.shards.at(reading.wants.bytes[number].rank).places->want_bytes(number);
+  for (Shard& shard : reading.shards) shard.unread = shard.places->chunks();
 }
 
 Task<void> read_shard_of(Reading& reading, std::size_t rank) {
   Shard& shard = reading.shards[rank];
-  if (shard.work.empty()) co_return Status();
-  std::vector<std::size_t> chunks;
-  for (const auto& [index, work] : shard.work) chunks.push_back(index);
+  if (shard.unread.empty()) co_return Status();
+  ShardPlaces& places = *shard.places;
+  std::vector<std::size_t> chunks = std::exchange(shard.unread, {});
   ChunkSink sink;
   sink.take = [&](std::size_t index, std::span<const std::byte> bytes) {
-    const Extent chunk = shard.found.record->chunk(index);
-    const std::uint64_t copied = copy_from(reading, shard.work.at(index), chunk, bytes);
-    if (reading.hooks.verified) reading.hooks.verified(copied);
+    if (!bytes.empty()) places.copy(index, bytes);
+    const std::uint64_t came = reading.is_counted ? places.wanted_bytes(index) : 0;
+    if (reading.hooks.verified) reading.hooks.verified(came);
   };
   sink.copy = [&](std::size_t index, std::span<const std::byte> bytes) {
-    (void)copy_from(reading, shard.work.at(index), shard.found.record->chunk(index), bytes);
+    places.copy(index, bytes);
   };
-  sink.places = [&](std::size_t index) {
-    return places_of(reading, shard.work.at(index), shard.found.record->chunk(index));
-  };
+  sink.places = [&](std::size_t index) { return places.places_of(index); };
   auto read = co_await reading.source.read(shard.found.record, std::move(chunks), std::move(sink),
                                            reading.hooks);
   co_return read;
+}
+
+// `reading` lives until the Task ends.
+Task<void> read_unread(Reading& reading) {
+  std::function<Task<void>(std::size_t)> read_from = [&](std::size_t rank) {
+    return read_shard_of(reading, rank);
+  };
+  auto read = co_await storage::for_each_parallel(reading.shards.size(), shards_in_flight,
+                                                  std::move(read_from));
+  co_return read;
+}
+
+struct ChunkOfShard {
+  std::size_t rank = 0;
+  std::size_t chunk = 0;
+};
+
+// Sorts it among the unread ones if it does not lie there any more.
+Task<void> check_chunk(Reading& reading, ChunkOfShard it) {
+  Shard& shard = reading.shards[it.rank];
+  bool holds = false;
+  std::function<void()> look = [&] { holds = shard.places->holds(it.chunk); };
+  CKPT_CO_CHECK(co_await run_on(reading.hooks.compute, std::move(look)));
+  if (!holds) shard.unread.insert(std::ranges::upper_bound(shard.unread, it.chunk), it.chunk);
+  if (reading.hooks.verified) reading.hooks.verified(0);
+  co_return Status();
+}
+
+// Finds the Chunks that have to come again.
+Task<void> check_all(Reading& reading) {
+  std::vector<ChunkOfShard> all;
+  for (std::size_t rank = 0; rank < reading.shards.size(); ++rank) {
+    CKPT_ASSERT(reading.shards[rank].unread.empty());
+    for (const std::size_t chunk : reading.shards[rank].places->chunks())
+      all.push_back({rank, chunk});
+  }
+  std::function<Task<void>(std::size_t)> check = [&](std::size_t number) {
+    return check_chunk(reading, all[number]);
+  };
+  auto checked =
+      co_await storage::for_each_parallel(all.size(), checks_in_flight, std::move(check));
+  co_return checked;
+}
+
+// "chunk 3 of rank 1 (tensor "w"), and 2 more"; empty: all lie there as they came.
+std::string name_of_changed(const Reading& reading) {
+  std::string first;
+  std::size_t more = 0;
+  for (const Shard& shard : reading.shards) {
+    for (const std::size_t chunk : shard.unread) {
+      if (!first.empty()) {
+        ++more;
+        continue;
+      }
+      first =
+          fmt::format("chunk {} of rank {} ({})", chunk, shard.rank, shard.places->name_of(chunk));
+    }
+  }
+  return more == 0 ? first : fmt::format("{}, and {} more,", first, more);
 }
 
 // `reading` lives until the Task ends.
@@ -284,22 +276,42 @@ Task<void> look_and_plan(Reading& reading) {
 }  // namespace
 
 Task<void> check_pieces(ShardSource& source, ReaderRank reader, std::vector<WantedPiece> pieces) {
-  Reading reading{source, reader, Wants{std::move(pieces), {}}, {}};
+  Reading reading{source, reader, Wants{std::move(pieces), {}}, {}, {}};
   auto planned = co_await look_and_plan(reading);
   co_return planned;
 }
 
 Task<void> read_pieces(ShardSource& source, ReaderRank reader, Wants wants,
                        storage::TransferHooks hooks) {
-  Reading reading{source, reader, std::move(wants), std::move(hooks)};
+  Reading reading{source, reader, std::move(wants), std::move(hooks), {}};
   CKPT_CO_CHECK(co_await look_and_plan(reading));
   divide_work(reading);
-  std::function<Task<void>(std::size_t)> fill_from = [&](std::size_t index) {
-    return read_shard_of(reading, index);
-  };
-  CKPT_CO_CHECK(co_await storage::for_each_parallel(reading.shards.size(), shards_in_flight,
-                                                    std::move(fill_from)));
-  co_return Status();
+  auto read = co_await read_unread(reading);
+  co_return read;
+}
+
+Task<void> read_pieces(ShardSource& source, ReaderRank reader, Wants wants,
+                       storage::TransferHooks hooks, TakeChecksums take_checksums) {
+  CKPT_ASSERT(take_checksums != nullptr);
+  Reading reading{source, reader, std::move(wants), std::move(hooks), std::move(take_checksums)};
+  CKPT_CO_CHECK(co_await look_and_plan(reading));
+  divide_work(reading);
+  std::string changed;
+  for (int reads = 0; reads < reads_max; ++reads) {
+    CKPT_CO_CHECK(co_await read_unread(reading));
+    // In this order: what changes before the check is found by it, what changes later does not
+    // match these checksums.
+    CKPT_CO_CHECK(co_await reading.take_checksums());
+    CKPT_CO_CHECK(co_await check_all(reading));
+    changed = name_of_changed(reading);
+    if (changed.empty()) co_return Status();
+    log_warning("restore: {} changed in memory after it was verified", changed);
+    reading.is_counted = false;
+  }
+  co_return fail(Errc::corruption,
+                 fmt::format("restore: {} changed in memory after it was verified, and again when "
+                             "it was read again",
+                             changed));
 }
 
 }  // namespace ckpt::gather

@@ -3,6 +3,11 @@
 //   1. Looks up what each rank's shard has of the wanted tensors.
 //   2. Plans which bytes of which shard go where (plan/planner.hpp).
 //   3. Reads each Chunk that the plan needs once, verifies it, and copies from it.
+//   4. For a reader who takes checksums of the targets: checks afterwards that they hold what was
+//      verified, and reads again what does not (gather/shard_places.hpp).
+//
+// So a checksum never belongs to a bit that flipped in a target. What remains are the moments
+// between the check of a Chunk in a buffer of its own and the copy from there.
 //
 // Whole tensors of one name in the shards of several ranks are nobody's copies: nothing says that
 // their bytes are equal. Only the rank that saved one may read it, and only in a world of the same
@@ -11,6 +16,7 @@
 // Memory: some Chunks, and less than 100 bytes for each piece of a wanted name.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -54,6 +60,13 @@ struct Wants {
 // them), and those of the source.
 Task<void> read_pieces(ShardSource& source, ReaderRank reader, Wants wants,
                        storage::TransferHooks hooks);
+// Takes checksums of the targets, whatever lies there, and may be called again.
+using TakeChecksums = std::function<Task<void>()>;
+// The same, and awaits `take_checksums` when all have come. If it succeeds, these checksums are
+// those of what was verified. Errors: as above, and those of `take_checksums`; corruption also if
+// a target changes each time.
+Task<void> read_pieces(ShardSource& source, ReaderRank reader, Wants wants,
+                       storage::TransferHooks hooks, TakeChecksums take_checksums);
 // Returns the error of such a read before any Chunk is read. The pieces need no target.
 Task<void> check_pieces(ShardSource& source, ReaderRank reader, std::vector<WantedPiece> pieces);
 

@@ -5,14 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "base/task.hpp"
 #include "format/shard_record.hpp"
+#include "gather/chunk_sink.hpp"
 #include "storage/member_writer.hpp"
 
 namespace ckpt::gather {
@@ -21,22 +20,6 @@ namespace ckpt::gather {
 struct Excerpt {
   std::shared_ptr<const format::ShardRecord> record;  // Perhaps without tensors.
   std::vector<format::TensorPlace> tensors;           // Those of wanted names.
-};
-
-// ChunkSink: takes the Chunks of a shard, each once, when it is verified.
-struct ChunkSink {
-  // Empty `bytes`: they lie in their places.
-  std::function<void(std::size_t index, std::span<const std::byte> bytes)> take;
-  // Where all bytes of a Chunk belong, in their order: a source may put them there before it has
-  // verified them. Empty, or null: they are passed to `take`.
-  std::function<std::vector<std::span<std::byte>>(std::size_t index)> places;
-  // Brings a verified Chunk to its places, on any thread, other Chunks at the same time; `take`
-  // then gets no bytes. Empty: `take` does it.
-  std::function<void(std::size_t index, std::span<const std::byte> bytes)> copy;
-
-  std::vector<std::span<std::byte>> places_of(std::size_t index) const {
-    return places ? places(index) : std::vector<std::span<std::byte>>();
-  }
 };
 
 class ShardSource {

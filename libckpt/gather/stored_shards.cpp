@@ -45,7 +45,11 @@ Task<void> read_one(Reading& reading, std::size_t index) {
   }
   const std::span<std::byte> bytes = buffer->first(reading.files.record().chunk(index).bytes);
   CKPT_CO_CHECK(co_await reading.files.read_chunk(index, bytes, reading.hooks));
-  reading.sink.take(index, bytes);
+  if (reading.sink.copy) {
+    std::function<void()> copy = [&] { reading.sink.copy(index, bytes); };
+    CKPT_CO_CHECK(co_await run_on(reading.hooks.compute, std::move(copy)));
+  }
+  reading.sink.take(index, reading.sink.copy ? std::span<const std::byte>() : bytes);
   reading.buffers.push_back(std::move(buffer));
   co_return Status();
 }

@@ -143,6 +143,15 @@ Task<void> hash_chunk(ShardRecord& record, std::size_t index, std::span<std::byt
   co_return Status();
 }
 
+Task<void> hash_chunks(ShardRecord& record, std::span<std::byte> target, Compute* compute) {
+  std::function<Task<void>(std::size_t)> hash = [&](std::size_t index) {
+    return hash_chunk(record, index, target, compute);
+  };
+  auto hashed = co_await storage::for_each_parallel(record.chunk_crcs.size(), hashes_in_flight,
+                                                    std::move(hash));
+  co_return hashed;
+}
+
 }  // namespace
 
 std::uint32_t rank_of_blobs(const ShardSource& source, const ReaderRank& reader) {
@@ -191,14 +200,10 @@ Task<void> fill_shard(ShardSource& source, ReaderRank reader, ShapedShard& shape
   ShardRecord& record = shaped.record;
   CKPT_ASSERT(target.size() == record.bytes);
   Wants wants{pieces_of(shaped, target), bytes_of(shaped, target)};
-  CKPT_CO_CHECK(co_await read_pieces(source, reader, std::move(wants), hooks));
   record.chunk_crcs.resize(div_ceil(record.bytes, record.chunk_bytes));
-  std::function<Task<void>(std::size_t)> hash = [&](std::size_t index) {
-    return hash_chunk(record, index, target, hooks.compute);
-  };
-  CKPT_CO_CHECK(co_await storage::for_each_parallel(record.chunk_crcs.size(), hashes_in_flight,
-                                                    std::move(hash)));
-  co_return Status();
+  TakeChecksums hash = [&] { return hash_chunks(record, target, hooks.compute); };
+  auto read = co_await read_pieces(source, reader, std::move(wants), hooks, std::move(hash));
+  co_return read;
 }
 
 }  // namespace ckpt::gather

@@ -44,8 +44,9 @@ struct ShapedShard {
 // Lays out what is wanted. Errors: invalid_argument (the tensors), and those of the source.
 Task<ShapedShard> shape_shard(ShardSource& source, ReaderRank reader, ShardWish wish);
 
-// Fills `target`, of record.bytes, and adds the checksums of what lies there then. All references
-// live until the Task ends. Errors: those of read_pieces.
+// Fills `target`, of record.bytes, and adds its checksums. They are those of what was verified at
+// its source, and between tensors those of whatever lies there. All references live until the Task
+// ends. Errors: those of read_pieces.
 Task<void> fill_shard(ShardSource& source, ReaderRank reader, ShapedShard& shaped,
                       std::span<std::byte> target, storage::TransferHooks hooks);
 

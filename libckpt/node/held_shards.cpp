@@ -17,18 +17,6 @@ namespace {
 
 constexpr std::size_t chunks_read_here = 4;  // At a time, of a shard: as many threads may copy.
 
-// Copies the bytes to their places, if they have some, and returns their checksum.
-Crc32 copied_to(const std::vector<std::span<std::byte>>& places, std::span<const std::byte> bytes) {
-  if (places.empty()) return crc32(bytes);
-  Crc32 crc = 0;
-  for (const std::span<std::byte> place : places) {
-    crc = crc32_copy(place, bytes.first(place.size()), crc);
-    bytes = bytes.subspan(place.size());
-  }
-  CKPT_ASSERT(bytes.empty());
-  return crc;
-}
-
 // Memory for Chunks on their way: for as many at once as connections bring.
 class ChunkBuffers {
  public:
@@ -171,18 +159,13 @@ Task<void> HeldShards::read_chunk_here(const arena::Lease& lease, std::size_t in
   if (is_damaged) co_return Status();
   const format::Extent extent = lease.record().chunk(index);
   const std::span<const std::byte> bytes = lease.bytes().subspan(extent.offset, extent.bytes);
-  const std::vector<std::span<std::byte>> places = sink.places_of(index);
   const Crc32 expected = lease.record().chunk_crcs.at(index);
-  const bool is_copied_here = places.empty() && sink.copy != nullptr;
+  const gather::ChunkInMemory chunk{index, bytes, expected, sink.places_of(index)};
   bool is_good = false;
-  std::function<void()> copy = [&] {
-    is_good = copied_to(places, bytes) == expected;
-    if (is_good && is_copied_here) sink.copy(index, bytes);
-  };
+  std::function<void()> copy = [&] { is_good = gather::bring(sink, chunk); };
   CKPT_CO_CHECK(co_await run_on(compute, std::move(copy)));
   if (is_good) {
-    const bool is_there = is_copied_here || !places.empty();
-    sink.take(index, is_there ? std::span<const std::byte>() : bytes);
+    sink.take(index, chunk.is_brought(sink) ? std::span<const std::byte>() : bytes);
   } else if (!std::exchange(is_damaged, true)) {
     slots_.quarantine(lease.record().id, start_.digests.at(lease.record().id.rank));
   }

@@ -240,6 +240,7 @@ Task<void> StoredReads::read_chunks(Record record, std::vector<std::size_t> chun
     if (left.erase(index) > 0) sink.take(index, bytes);
   };
   take_once.places = sink.places;
+  take_once.copy = sink.copy;
   while (true) {
     CKPT_CO_TRY(const Location location, location_of(record->id));
     std::vector<std::size_t> wanted(left.begin(), left.end());

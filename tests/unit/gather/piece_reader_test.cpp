@@ -42,8 +42,14 @@ class Watched final : public ShardSource {
                   std::vector<std::size_t> chunks, ChunkSink sink,
                   const storage::TransferHooks& hooks) override {
     ChunkSink watched = sink;
+    watched.copy = [this, copy = sink.copy](std::size_t index, std::span<const std::byte> bytes) {
+      ++copied;
+      --in_place;
+      copy(index, bytes);
+    };
     watched.take = [this, take = sink.take](std::size_t index, std::span<const std::byte> bytes) {
-      ++(bytes.empty() ? in_place : copied);
+      ++in_place;
+      CHECK(bytes.empty());
       take(index, bytes);
     };
     watched.places = [this, places = sink.places](std::size_t index) {

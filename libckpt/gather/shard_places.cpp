@@ -1,0 +1,140 @@
+#include "gather/shard_places.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "base/assert.hpp"
+#include "gather/run_checksum.hpp"
+
+namespace ckpt::gather {
+
+namespace {
+
+using format::Extent;
+
+// A Chunk whose bytes go to more places is copied there: many small reads cost more than a copy.
+constexpr std::size_t places_max = 8;
+
+}  // namespace
+
+void ShardPlaces::want_transfer(std::uint32_t number) {
+  CKPT_ASSERT(number < facts_.plan.transfers.size());
+  const plan::Transfer& transfer = facts_.plan.transfers[number];
+  const plan::RunsInside runs(transfer);
+  const std::uint64_t size = record_->chunk_bytes;
+  for (std::size_t index = transfer.from / size; index * size < transfer.from_end(); ++index) {
+    if (runs.has_any(index * size, (index + 1) * size)) work_[index].transfers.push_back(number);
+  }
+}
+
+void ShardPlaces::want_bytes(std::uint32_t number) {
+  CKPT_ASSERT(number < facts_.wants.bytes.size());
+  const WantedBytes& wanted = facts_.wants.bytes[number];
+  const std::uint64_t size = record_->chunk_bytes;
+  const std::uint64_t end = wanted.offset + wanted.target.size();
+  for (std::size_t index = wanted.offset / size; index * size < end; ++index)
+    work_[index].bytes.push_back(number);
+}
+
+std::vector<std::size_t> ShardPlaces::chunks() const {
+  std::vector<std::size_t> chunks;
+  for (const auto& [index, work] : work_) chunks.push_back(index);
+  return chunks;
+}
+
+// Calls use(bytes of the target, their offset in the Chunk) for all that is wanted of it.
+template <class Use>
+void ShardPlaces::for_each_place(std::size_t index, const Use& use) const {
+  const Extent chunk = record_->chunk(index);
+  const Work& work = work_.at(index);
+  const auto use_stretch = [&](std::span<std::byte> target, const plan::TransferStretch& stretch) {
+    CKPT_ASSERT(stretch.to + stretch.bytes <= target.size());
+    CKPT_ASSERT(stretch.from >= chunk.offset);
+    CKPT_ASSERT(stretch.from + stretch.bytes <= chunk.end());
+    use(target.subspan(stretch.to, stretch.bytes), stretch.from - chunk.offset);
+  };
+  for (const std::uint32_t number : work.transfers) {
+    const plan::Transfer& transfer = facts_.plan.transfers[number];
+    const std::span<std::byte> target = facts_.wants.pieces[transfer.want].target;
+    plan::RunsInside(transfer).for_each(
+        chunk.offset, chunk.end(),
+        [&](const plan::TransferStretch& stretch) { use_stretch(target, stretch); });
+  }
+  for (const std::uint32_t number : work.bytes) {
+    const WantedBytes& wanted = facts_.wants.bytes[number];
+    const std::uint64_t from = std::max(chunk.offset, wanted.offset);
+    const std::uint64_t to = std::min(chunk.end(), wanted.offset + wanted.target.size());
+    use_stretch(wanted.target, {from, from - wanted.offset, to - from});
+  }
+}
+
+std::uint64_t ShardPlaces::wanted_bytes(std::size_t chunk) const {
+  std::uint64_t bytes = 0;
+  for_each_place(chunk,
+                 [&](std::span<std::byte> target, std::uint64_t) { bytes += target.size(); });
+  return bytes;
+}
+
+std::vector<std::span<std::byte>> ShardPlaces::places_of(std::size_t chunk) const {
+  std::map<std::uint64_t, std::span<std::byte>> found;  // By offset in the Chunk.
+  std::uint64_t bytes = 0;
+  for_each_place(chunk, [&](std::span<std::byte> target, std::uint64_t from) {
+    bytes += target.size();
+    if (found.size() <= places_max && !target.empty()) found.emplace(from, target);
+  });
+  const std::uint64_t chunk_bytes = record_->chunk(chunk).bytes;
+  if (bytes != chunk_bytes || found.size() > places_max) return {};
+  std::vector<std::span<std::byte>> places;
+  std::uint64_t next = 0;
+  for (const auto& [from, target] : found) {
+    if (from != next) return {};
+    next += target.size();
+    places.push_back(target);
+  }
+  return next == chunk_bytes ? places : std::vector<std::span<std::byte>>();
+}
+
+std::string ShardPlaces::name_of(std::size_t chunk) const {
+  const Work& work = work_.at(chunk);
+  std::set<std::string_view> tensors;
+  for (const std::uint32_t number : work.transfers)
+    tensors.insert(facts_.wants.pieces[facts_.plan.transfers[number].want].want.name);
+  if (tensors.empty()) return "what it has as a whole";
+  std::string name = fmt::format("tensor \"{}\"", *tensors.begin());
+  if (tensors.size() > 1) name += fmt::format(" and {} more", tensors.size() - 1);
+  return name;
+}
+
+void ShardPlaces::copy(std::size_t chunk, std::span<const std::byte> bytes) {
+  CKPT_ASSERT(bytes.size() == record_->chunk(chunk).bytes);
+  for_each_place(chunk, [&](std::span<std::byte> target, std::uint64_t from) {
+    if (!target.empty()) std::memcpy(target.data(), bytes.data() + from, target.size());
+  });
+  if (!facts_.keeps_checksums) return;
+  // In a second turn: where rows are short, both at once take several times as long.
+  RunChecksum checksum;
+  for_each_place(chunk, [&](std::span<std::byte> target, std::uint64_t from) {
+    checksum.add(bytes.subspan(from, target.size()));
+  });
+  work_.at(chunk).copied = checksum.value();
+}
+
+bool ShardPlaces::holds(std::size_t chunk) const {
+  CKPT_ASSERT(facts_.keeps_checksums);
+  const std::optional<Crc32>& copied = work_.at(chunk).copied;
+  RunChecksum checksum;
+  if (copied) {
+    for_each_place(chunk,
+                   [&](std::span<std::byte> target, std::uint64_t) { checksum.add(target); });
+    return checksum.value() == *copied;
+  }
+  const auto places = places_of(chunk);
+  CKPT_ASSERT(!places.empty());
+  for (const std::span<std::byte> place : places) checksum.add(place);
+  return checksum.value() == record_->chunk_crcs.at(chunk);
+}
+
+}  // namespace ckpt::gather

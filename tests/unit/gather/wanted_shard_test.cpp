@@ -1,0 +1,151 @@
+// Goal:   a shard that was put together has no checksum that fits wrong bytes, whenever a bit flips
+//         in its memory.
+// Method: real shards on a disk in memory. A Compute flips a bit of the target after the first
+//         piece of work, or after the second, and so on.
+#include "gather/wanted_shard.hpp"
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "storage/page_buffer.hpp"
+#include "unit/gather/numbered_scene.hpp"
+
+namespace ckpt::gather {
+namespace {
+
+using Catch::Matchers::Contains;
+
+constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
+constexpr std::uint64_t row = page_bytes / sizeof(std::uint32_t);
+
+class FlippingCompute final : public Compute {
+ public:
+  Task<void> run(std::function<void()> work) override {
+    work();
+    const std::size_t number = calls++;
+    if (flips_always || number == flips_after) *victim |= std::byte{4};
+    co_return Status();
+  }
+
+  std::byte* victim = nullptr;  // Its bit is 0 in good bytes.
+  std::size_t flips_after = never;
+  bool flips_always = false;
+  std::size_t calls = 0;
+};
+
+// Rows that are Chunks, columns of some bytes, and a tensor that is wanted as rank 0 has it.
+class TwoRanks {
+ public:
+  TwoRanks() {
+    scene_.publish({{{"columns", {300, 5}, Box{{0, 0}, {300, 2}}, {}},
+                     {"rows", {8, row}, Box{{0, 0}, {4, row}}, {}},
+                     {"own", {1500}, plan::whole(Shape{1500}), {}}},
+                    {{"columns", {300, 5}, Box{{0, 2}, {300, 3}}, {}},
+                     {"rows", {8, row}, Box{{4, 0}, {4, row}}, {}}}});
+    ShardWish wish;
+    for (const SavedPiece& piece : wanted()) wish.tensors.push_back(spec_of(piece));
+    wish.joins_shards = true;
+    auto shaped = scene_.run(shape_shard(scene_.source(), {0, 1}, std::move(wish)));
+    REQUIRE((shaped ? "" : shaped.error().message()) == "");
+    shaped_ = std::move(shaped).value();
+    memory_ = std::make_unique<storage::PageBuffer>(shaped_.record.bytes);
+  }
+
+  Status fill() {
+    std::ranges::fill(target(), std::byte{0xee});
+    compute.calls = counted = 0;
+    storage::TransferHooks hooks;
+    hooks.compute = &compute;
+    hooks.verified = [this](std::uint64_t bytes) { counted += bytes; };
+    return scene_.run(fill_shard(scene_.source(), {0, 1}, shaped_, target(), std::move(hooks)));
+  }
+  std::byte* first_of(std::string_view tensor) {
+    return target().data() + extent_of(tensor).offset;
+  }
+  bool has_right_bytes() {
+    std::vector<SavedPiece> pieces = wanted();
+    pieces.push_back({"own", {1500}, plan::whole(Shape{1500}), {}});
+    return std::ranges::all_of(pieces, [&](const SavedPiece& piece) {
+      const auto numbers = numbers_of(piece);
+      const format::Extent extent = extent_of(piece.name);
+      return std::ranges::equal(std::as_bytes(std::span(numbers)),
+                                target().subspan(extent.offset, extent.bytes));
+    });
+  }
+  bool matches_checksums() {
+    const format::ShardRecord& record = shaped_.record;
+    for (std::size_t index = 0; index < record.chunk_crcs.size(); ++index) {
+      const format::Extent chunk = record.chunk(index);
+      if (crc32(target().subspan(chunk.offset, chunk.bytes)) != record.chunk_crcs[index])
+        return false;
+    }
+    return !record.chunk_crcs.empty();
+  }
+
+  FlippingCompute compute;
+  std::uint64_t counted = 0;
+
+ private:
+  static std::vector<SavedPiece> wanted() {
+    return {{"columns", {300, 5}, plan::whole(Shape{300, 5}), {}},
+            {"rows", {8, row}, Box{{2, 0}, {5, row}}, {}}};
+  }
+  std::span<std::byte> target() { return memory_->first(shaped_.record.bytes); }
+  format::Extent extent_of(std::string_view tensor) const {
+    const auto& tensors = shaped_.record.layout.tensors;
+    const auto place = std::ranges::find(tensors, tensor, &format::TensorPlace::name);
+    REQUIRE(place != tensors.end());
+    return place->extent;
+  }
+
+  Scene scene_;
+  ShapedShard shaped_;
+  std::unique_ptr<storage::PageBuffer> memory_;
+};
+
+}  // namespace
+
+TEST_CASE("wanted shard: a bit may flip at any moment, and no checksum fits wrong bytes",
+          "[unit][gather]") {
+  TwoRanks ranks;
+  REQUIRE(ranks.fill());
+  REQUIRE(ranks.has_right_bytes());
+  REQUIRE(ranks.matches_checksums());
+  const std::size_t calls = ranks.compute.calls;
+  const std::uint64_t counted = ranks.counted;
+  for (const char* const tensor : {"columns", "rows", "own"}) {
+    ranks.compute.victim = ranks.first_of(tensor);
+    int read_again = 0, found_by_reader = 0;
+    for (std::size_t after = 0; after < calls; ++after) {
+      ranks.compute.flips_after = after;
+      const Status filled = ranks.fill();
+      REQUIRE((filled ? "" : filled.error().message()) == "");
+      REQUIRE(ranks.counted == counted);
+      const bool is_read_again = ranks.compute.calls > calls;
+      read_again += is_read_again;
+      if (is_read_again || ranks.matches_checksums()) {
+        REQUIRE(ranks.matches_checksums());
+        REQUIRE(ranks.has_right_bytes());
+      } else {
+        ++found_by_reader;
+      }
+    }
+    CAPTURE(tensor);
+    CHECK(read_again > 0);
+    CHECK(found_by_reader > 0);
+  }
+}
+
+TEST_CASE("wanted shard: memory that changes again and again is an error with a name",
+          "[unit][gather]") {
+  TwoRanks ranks;
+  ranks.compute.victim = ranks.first_of("columns");
+  ranks.compute.flips_always = true;
+  const Status filled = ranks.fill();
+  REQUIRE_FALSE(filled);
+  CHECK(filled.error().code() == Errc::corruption);
+  CHECK_THAT(filled.error().message(), Contains("of rank 0 (tensor \"columns\"") &&
+                                           Contains("changed in memory after it was verified"));
+}
+
+}  // namespace ckpt::gather
