@@ -263,10 +263,11 @@ void Coordinator::describe(const ClusterView& view, Time now) {
       lost.empty() ? "" : fmt::format("lost: {}; steps get {} of {} copies", lost, copies, wanted);
   if (const auto away = rank_away(view); away && !lost.empty())
     decree_.degraded += fmt::format("; no step is committed while rank {} is away", *away);
+  decree_.lost_part = lost_part(view);
   const std::string stuck = flush_parts_ ? flush_parts_->stuck() : std::string();
   for (const std::string& trouble :
        {silent_nodes(view, now), silent_storage(view, now), thin_base(view, copies), flush_trouble_,
-        stuck, slow_flush(view, now), lost_part(view), foreign_trouble_}) {
+        stuck, slow_flush(view, now), foreign_trouble_}) {
     if (trouble.empty()) continue;
     decree_.degraded += (decree_.degraded.empty() ? "" : "; ") + trouble;
   }

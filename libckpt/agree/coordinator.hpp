@@ -71,8 +71,6 @@ class Coordinator {
   // Looks again at everything. True: the decree has changed, and must be sent to all nodes.
   bool decide(const ClusterView& view, Time now);
   const format::Decree& decree() const { return decree_; }
-  // Why the newest committed step can never be stored, which somebody waits for; else empty.
-  std::string lost_part(const ClusterView& view) const;
 
   // Work that the engine has to do for the coordinator, if any.
   bool needs_published() const { return needs_published_; }
@@ -124,6 +122,7 @@ class Coordinator {
   void remember_hung_writers(Time now);
   std::set<std::string> writers_to_avoid(Time now) const;
   void describe(const ClusterView& view, Time now);
+  std::string lost_part(const ClusterView& view) const;
   std::string slow_flush(const ClusterView& view, Time now) const;
   std::string silent_storage(const ClusterView& view, Time now) const;
   std::string silent_nodes(const ClusterView& view, Time now);

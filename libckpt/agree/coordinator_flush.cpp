@@ -189,7 +189,8 @@ std::string Coordinator::slow_flush(const ClusterView& view, Time now) const {
                      times * (options_.flush_slow_after / std::chrono::seconds(1)));
 }
 
-// More nodes died than there were copies. A close that waits for the step must not blame storage.
+// More nodes died than there were copies. A close that waits for the step must not blame storage,
+// and no node without trainers waits for it before its end.
 std::string Coordinator::lost_part(const ClusterView& view) const {
   const bool is_awaited = is_final_ && view.shape.has_storage && !decree_.flush;
   if (!is_awaited || !view.all_live || decree_.durable >= decree_.committed) return {};

@@ -83,7 +83,7 @@ auto fields(Is<Decree> auto& it) {
                     it.incarnation, it.members, it.committed, it.durable, it.dropped,
                     it.next_capture, it.start, it.flush, it.history, it.restore_counts, it.live,
                     it.ended, it.has_trainer, text(it.degraded, text_bytes_max),
-                    text(it.waiting, text_bytes_max));
+                    text(it.lost_part, text_bytes_max), text(it.waiting, text_bytes_max));
 }
 
 namespace {

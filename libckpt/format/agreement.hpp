@@ -166,6 +166,7 @@ struct Decree {
   bool ended = false;          // All ranks closed: every node frees the job's memory.
   bool has_trainer = false;    // A trainer is attached somewhere: no node is idle.
   std::string degraded;        // Empty, or what is missing; for people.
+  std::string lost_part;       // Why `committed` can never be stored, if somebody waits for that.
   std::string waiting;         // Empty, or whom a start waits for; for people.
   bool operator==(const Decree&) const = default;
 };

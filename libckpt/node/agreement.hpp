@@ -34,10 +34,6 @@ class Agreement {
   bool is_announcing() const { return is_announcing_; }
   // Where this node coordinates: the newest step is to be on storage before the job ends.
   bool is_final() const { return was_coordinator_ && coordinator_.is_final(); }
-  // Likewise: why that step can never be there; else empty.
-  std::string lost_part() const {
-    return was_coordinator_ ? coordinator_.lost_part(view()) : std::string();
-  }
 
  private:
   bool follow();

@@ -134,13 +134,20 @@ void Job::want_flush(bool is_wanted) {
 
 namespace {
 
-std::string describe(const StorageStanding& standing) {
-  const std::uint64_t lost = standing.lost ? number(standing.lost->step) : 0;
-  if (!standing.durable) return fmt::format("step {} is not durable, no step is", lost);
-  if (standing.lost && *standing.lost <= *standing.durable)
-    return fmt::format("step {} was removed from {}, and is not durable again", lost,
+// A committed step may have no part on this node, and a capture may be under way before the first
+// step.
+std::string describe(const StorageStanding& standing, std::optional<format::StepId> committed) {
+  const auto& durable = standing.durable;
+  const auto wanted = standing.lost || durable >= committed ? standing.lost : committed;
+  if (!wanted && !durable) return "no step is durable, and memory has none";
+  if (!wanted)
+    return fmt::format("step {} is durable, and memory has no newer one", number(durable->step));
+  const std::uint64_t step = number(wanted->step);
+  if (!durable) return fmt::format("step {} is not durable, no step is", step);
+  if (*wanted <= *durable)
+    return fmt::format("step {} was removed from {}, and is not durable again", step,
                        standing.directory);
-  return fmt::format("step {} is not durable, step {} is", lost, number(standing.durable->step));
+  return fmt::format("step {} is not durable, step {} is", step, number(durable->step));
 }
 
 }  // namespace
@@ -167,7 +174,7 @@ Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
     const bool is_refused = storage_.failures().are_refusals();  // Nothing would come of waiting.
     // A newer step may take its place: one that a trainer captures, or that was captured before.
     const bool may_be_replaced = facts_.decree.has_trainer || clock.now() < commits_until;
-    const std::string lost = may_be_replaced ? std::string() : agreement_.lost_part();
+    const std::string lost = may_be_replaced ? std::string() : facts_.decree.lost_part;
     if (has_failed || is_refused || is_given_up || !lost.empty() || clock.now() >= deadline) {
       const StorageStanding all = storage_standing();
       const bool has_tried = is_refused || storage_.failures().count() > failed_before;
@@ -175,8 +182,9 @@ Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
                               : has_tried   ? storage_.failures().newest()
                               : is_given_up ? "the flush was given up"
                                             : "not done in time";
-      co_return fail(has_failed || is_refused ? Errc::io : Errc::unavailable,
-                     fmt::format("flush job {}: {}: {}", all.job, describe(all), why));
+      co_return fail(
+          has_failed || is_refused ? Errc::io : Errc::unavailable,
+          fmt::format("flush job {}: {}: {}", all.job, describe(all, facts_.committed), why));
     }
     auto woken = co_await changed_.wait_until(deadline);
     if (!woken) co_return fail(std::move(woken).error());

@@ -284,7 +284,8 @@ std::string Job::degraded() const {
   const std::string at_odds = peers_.heard_nodes().at_odds(
       facts_.shape, facts_.members, facts_.node,
       [this](const std::string& node) { return peers_.is_live(node); });
-  return joined(joined(joined(facts_.decree.degraded, peers_.trouble()), copies), at_odds);
+  const std::string of_all = joined(facts_.decree.degraded, facts_.decree.lost_part);
+  return joined(joined(joined(of_all, peers_.trouble()), copies), at_odds);
 }
 
 bool Job::begin_look() {

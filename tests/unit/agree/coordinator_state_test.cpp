@@ -290,13 +290,13 @@ TEST_CASE("coordinator: a step that lost a part is named to those who wait for i
   for (format::NodeReport& node : scene.view.reports)
     std::erase_if(node.holdings, [](const auto& held) { return held.id.rank == 1; });
   coordinator.decide(scene.view, Storing::now({}));
-  CHECK(coordinator.decree().degraded.empty());  // The next step takes its place.
+  CHECK(coordinator.decree().lost_part.empty());  // The next step takes its place.
   scene.view.reports[0].flush.is_wanted = true;
   scene.view.all_live = false;
   coordinator.decide(scene.view, Storing::now({}));
-  CHECK(coordinator.decree().degraded.empty());  // A node that may come has it, perhaps.
+  CHECK(coordinator.decree().lost_part.empty());  // A node that may come has it, perhaps.
   scene.view.all_live = true;
   coordinator.decide(scene.view, Storing::now({}));
-  CHECK(coordinator.decree().degraded ==
+  CHECK(coordinator.decree().lost_part ==
         "step 5 cannot be stored: rank 1's part of it died with its nodes");
 }

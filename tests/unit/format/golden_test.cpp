@@ -158,6 +158,7 @@ Decree golden_decree() {
   decree.restore_counts = {{{1, Step{800}}, 1}};
   decree.live = {{"a", 41}, {"b", 42}};
   decree.degraded = "no copy of rank 1";
+  decree.lost_part = "step 900 cannot be stored";
   decree.ended = true;
   decree.has_trainer = true;
   decree.waiting = "rank 1 on node b";
@@ -221,7 +222,7 @@ std::vector<Golden> all_golden() {
       {"v5.manifest.json", test::bytes_of(render(golden_manifest(golden_packed_part())).value())},
       {"v1.frame_table", encode(golden_frames())},
       {"peer4.node_report", encode(golden_report())},
-      {"peer4.decree", encode(golden_decree())},
+      {"peer6.decree", encode(golden_decree())},
       {"peer4.start", encode(golden_start())},
       {"v1.run.json", test::bytes_of(render(RunMarker{"gpt2", run}))},
       {"v1.timelines.json", test::bytes_of(render(golden_timelines()))},
@@ -261,7 +262,7 @@ TEST_CASE("golden: today's decoder reads yesterday's bytes", "[unit][format]") {
   CHECK(digest_of(*record) == digest_of(golden_part().record));
   CHECK(record->layout.tensors.front().name == "embed.weight");
   CHECK(decode_node_report(stored("peer4.node_report")).value() == golden_report());
-  CHECK(decode_decree(stored("peer4.decree")).value() == golden_decree());
+  CHECK(decode_decree(stored("peer6.decree")).value() == golden_decree());
   CHECK(decode_start(stored("peer4.start")).value() == golden_start());
   CHECK(parse_run_marker(stored_text("v1.run.json")).value() == RunMarker{"gpt2", run});
   CHECK(parse_timelines(stored_text("v1.timelines.json")).value() == golden_timelines());

@@ -153,11 +153,13 @@ TEST_CASE("flush before the end: without trainers a step that lost a part is not
           "[unit][node]") {
   LostPart cluster;
   cluster.end_world();
+  const std::string node = GENERATE("A", "B");  // A coordinates.
   const Time began = cluster.now();
-  const Status failed = cluster.run(cluster.engine("A").flush(std::chrono::minutes(5), 1000));
+  const Status failed = cluster.run(cluster.engine(node).flush(std::chrono::minutes(5), 1000));
   REQUIRE_FALSE(failed);
   CAPTURE(failed.error().message());
   CHECK(failed.error().code() == Errc::unavailable);
+  CHECK(failed.error().text().find("step 1 is not durable, no step is") != std::string::npos);
   CHECK(failed.error().text().find("step 1 cannot be stored: rank 1's part") != std::string::npos);
   CHECK(cluster.now() - began < std::chrono::minutes(1));
 }
@@ -176,6 +178,24 @@ TEST_CASE("flush before the end: it can be given up at any time", "[unit][node]"
   const Status failed = test::finish(rank.clock, flushed);
   REQUIRE_FALSE(failed);
   REQUIRE(failed.error().text().find("step 1 is not durable") != std::string::npos);
+}
+
+TEST_CASE("flush before the end: without any step it says so in words", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  test::OneRank rank(Scene::with_directory(disk));
+  std::string standing = "no step is durable, and memory has none";
+  if (GENERATE(false, true)) {
+    rank.begin_and_store_two_steps();
+    standing = "step 2 is durable, and memory has no newer one";
+  } else {
+    REQUIRE(rank.begin_fresh());
+  }
+  REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+  REQUIRE(rank.begin_capture(Step{3}));  // It never ends.
+  const Status failed = test::finish(
+      rank.clock, test::start(rank.context, rank.engine->flush(deadline, failures_max)));
+  REQUIRE_FALSE(failed);
+  CHECK(failed.error().message().find("flush job job: " + standing) != std::string::npos);
 }
 
 TEST_CASE("flush before the end: without a directory it says what is lost", "[unit][node]") {
