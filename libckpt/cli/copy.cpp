@@ -31,8 +31,9 @@ namespace {
 Task<std::shared_ptr<const format::Timelines>> history_beside(storage::Site run, format::RunId id) {
   const auto marker = co_await storage::read_run_marker(run);
   if (!marker && marker.error().code() == Errc::not_found) co_return nullptr;
-  if (!marker) co_return fail(Error(marker.error()));
-  if (marker->run != id) co_return nullptr;
+  // Beside a damaged marker the history says by itself whether it is of this run.
+  if (!marker && marker.error().code() != Errc::corruption) co_return fail(Error(marker.error()));
+  if (marker && marker->run != id) co_return nullptr;
   CKPT_CO_TRY(auto timelines, co_await storage::load_timelines(run, id));
   if (timelines.history.empty())
     co_return fail(Errc::corruption, "there is no history of timelines in " + run.directory());
