@@ -117,6 +117,10 @@ StorageStanding Job::storage_standing() const {
   standing.directory = facts_.directory;
   standing.durable = facts_.durable;
   standing.has_trainer = has_trainer();
+  if (const SecondPlace* second = storage_.second(); second && peers_.is_coordinator()) {
+    standing.second_directory = second->directory();
+    standing.second_newest = second->newest();
+  }
   slots_.for_each_sealed([&](const arena::Slot& slot, bool) {
     const format::StepId at = slot.id().at;
     if (slot.is_retiring() || facts_.is_fenced(at)) return;
