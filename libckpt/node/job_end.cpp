@@ -138,8 +138,14 @@ void Job::want_flush(bool is_wanted) {
 
 namespace {
 
-std::string describe(const StorageStanding& standing) {
-  const std::uint64_t lost = standing.lost ? number(standing.lost->step) : 0;
+// `awaited`: the step that is not stored; none: the capture of one is not over.
+std::string describe(const StorageStanding& standing, std::optional<format::StepId> awaited) {
+  if (!awaited) {
+    return standing.durable ? fmt::format("a capture is under way, and step {} is durable",
+                                          number(standing.durable->step))
+                            : std::string("a capture is under way, and no step is durable");
+  }
+  const std::uint64_t lost = number(awaited->step);
   if (!standing.durable) return fmt::format("step {} is not durable, no step is", lost);
   if (standing.lost && *standing.lost <= *standing.durable)
     return fmt::format("step {} was removed from {}, and is not durable again", lost,
@@ -174,13 +180,16 @@ Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
     const std::string lost = may_be_replaced ? std::string() : agreement_.lost_part();
     if (has_failed || is_refused || is_given_up || !lost.empty() || clock.now() >= deadline) {
       const StorageStanding all = storage_standing();
+      // This node may hold nothing of a committed step that others store.
+      const bool is_others = !all.lost && !captures_.is_stored();
+      const auto awaited = is_others ? facts_.committed : all.lost;
       const bool has_tried = is_refused || storage_.failures().count() > failed_before;
       const std::string why = !lost.empty() ? lost
                               : has_tried   ? storage_.failures().newest()
                               : is_given_up ? "the flush was given up"
                                             : "not done in time";
       co_return fail(has_failed || is_refused ? Errc::io : Errc::unavailable,
-                     fmt::format("flush job {}: {}: {}", all.job, describe(all), why));
+                     fmt::format("flush job {}: {}: {}", all.job, describe(all, awaited), why));
     }
     auto woken = co_await changed_.wait_until(deadline);
     if (!woken) co_return fail(std::move(woken).error());

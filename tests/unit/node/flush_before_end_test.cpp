@@ -96,6 +96,16 @@ TEST_CASE("flush before the end: where storage fails it says why, and all goes o
   REQUIRE(scene.disk.exists("/scratch/job/step-000000012/manifest.json"));
 }
 
+TEST_CASE("flush before the end: a capture that is not over is named as that", "[unit][node]") {
+  Scene scene;
+  REQUIRE(scene.rank.begin_capture(Step{2}));
+  const Status failed = test::finish(scene.rank.clock, scene.flush());
+  REQUIRE_FALSE(failed);
+  CHECK(failed.error().code() == Errc::unavailable);
+  CHECK(failed.error().text().find("a capture is under way, and step 1 is durable: not done") !=
+        std::string::npos);
+}
+
 TEST_CASE("flush before the end: while nothing goes to storage, trainers capture", "[unit][node]") {
   Scene scene;
   test::OneRank& rank = scene.rank;
