@@ -31,8 +31,9 @@ namespace {
 Task<std::shared_ptr<const format::Timelines>> history_beside(storage::Site run, format::RunId id) {
   const auto marker = co_await storage::read_run_marker(run);
   if (!marker && marker.error().code() == Errc::not_found) co_return nullptr;
-  if (!marker) co_return fail(Error(marker.error()));
-  if (marker->run != id) co_return nullptr;
+  // Beside a damaged marker the history says by itself whether it is of this run.
+  if (!marker && marker.error().code() != Errc::corruption) co_return fail(Error(marker.error()));
+  if (marker && marker->run != id) co_return nullptr;
   CKPT_CO_TRY(auto timelines, co_await storage::load_timelines(run, id));
   if (timelines.history.empty())
     co_return fail(Errc::corruption, "there is no history of timelines in " + run.directory());
@@ -153,10 +154,20 @@ Status check_not_inside(Workplace& workplace, const StoredStep& step, const Copy
   return {};
 }
 
+// Of packed files only the Slot is known, which is larger than what they unpack to.
 std::uint64_t bytes_of(const StoredStep& step) {
   std::uint64_t bytes = 0;
-  for (std::uint32_t rank = 0; rank < step.shards->shard_count(); ++rank)
-    bytes += step.memory ? step.shards->record(rank).bytes : step.manifest->shards[rank].slot_bytes;
+  if (step.memory) {
+    for (std::uint32_t rank = 0; rank < step.shards->shard_count(); ++rank)
+      bytes += step.shards->record(rank).bytes;
+    return bytes;
+  }
+  const bool has_sizes = !is_packed(*step.manifest);
+  for (const format::ManifestShard& shard : step.manifest->shards) {
+    if (!has_sizes) bytes += shard.slot_bytes;
+    if (has_sizes)
+      for (const format::StoredFile& file : shard.files) bytes += file.bytes;
+  }
   return bytes;
 }
 

@@ -11,6 +11,17 @@ namespace ckpt::cli {
 
 namespace {
 
+// A daemon's end waits for no copy. Somebody who gives the first place up then must know that.
+std::string describe_second_place(const Json& job) {
+  const Json place = object_in(job, "second_place");
+  if (place.empty()) return {};
+  const std::string durable = number_in(job, "durable"), there = number_in(place, "newest");
+  const std::string name = printable(text_in(place, "directory"));
+  if (there == durable) return fmt::format(", and in the second place {}", name);
+  return fmt::format("; the second place {} has {}, and gets newer ones when the job runs again",
+                     name, there == "-" ? "none that is known here" : "step " + there);
+}
+
 // Describes what the daemon's end meant for one job.
 std::string describe(const Json& job) {
   const std::string durable = number_in(job, "durable"), lost = number_in(job, "lost");
@@ -21,6 +32,7 @@ std::string describe(const Json& job) {
     text += fmt::format("; step {} was in memory only, and is lost", lost);
     if (!has_directory) text += " (the job has no directory)";
   }
+  text += describe_second_place(job);
   if (job.value("has_trainer", false))
     text += "; its trainer still runs, and soon starts a daemon again";
   return text + "\n";

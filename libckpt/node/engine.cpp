@@ -336,7 +336,11 @@ std::string Engine::held_json() const {
                               {"directory", standing.directory},
                               {"durable", step_of(standing.durable)},
                               {"lost", step_of(standing.lost)},
-                              {"has_trainer", standing.has_trainer}});
+                              {"has_trainer", standing.has_trainer},
+                              {"second_place", nullptr}});
+    if (standing.second_directory.empty()) continue;
+    answer["jobs"].back()["second_place"] = {{"directory", standing.second_directory},
+                                             {"newest", step_of(standing.second_newest)}};
   }
   return answer.dump();
 }

@@ -35,6 +35,8 @@ struct StorageStanding {
   std::optional<format::StepId> durable;
   std::optional<format::StepId> lost;  // The newest that is in memory and not on storage.
   bool has_trainer = false;
+  std::string second_directory;  // Empty: there is none, or another node copies there.
+  std::optional<format::StepId> second_newest;  // None: nothing is there, or known to be.
 };
 
 class Job final : public JobLife, public std::enable_shared_from_this<Job> {

@@ -117,6 +117,10 @@ StorageStanding Job::storage_standing() const {
   standing.directory = facts_.directory;
   standing.durable = facts_.durable;
   standing.has_trainer = has_trainer();
+  if (const SecondPlace* second = storage_.second(); second && peers_.is_coordinator()) {
+    standing.second_directory = second->directory();
+    standing.second_newest = second->newest();
+  }
   slots_.for_each_sealed([&](const arena::Slot& slot, bool) {
     const format::StepId at = slot.id().at;
     if (slot.is_retiring() || facts_.is_fenced(at)) return;
@@ -134,20 +138,19 @@ void Job::want_flush(bool is_wanted) {
 
 namespace {
 
-// A committed step may have no part on this node, and a capture may be under way before the first
-// step.
-std::string describe(const StorageStanding& standing, std::optional<format::StepId> committed) {
-  const auto& durable = standing.durable;
-  const auto wanted = standing.lost || durable >= committed ? standing.lost : committed;
-  if (!wanted && !durable) return "no step is durable, and memory has none";
-  if (!wanted)
-    return fmt::format("step {} is durable, and memory has no newer one", number(durable->step));
-  const std::uint64_t step = number(wanted->step);
-  if (!durable) return fmt::format("step {} is not durable, no step is", step);
-  if (*wanted <= *durable)
-    return fmt::format("step {} was removed from {}, and is not durable again", step,
+// `awaited`: the step that is not stored; none: the capture of one is not over.
+std::string describe(const StorageStanding& standing, std::optional<format::StepId> awaited) {
+  if (!awaited) {
+    return standing.durable ? fmt::format("a capture is under way, and step {} is durable",
+                                          number(standing.durable->step))
+                            : std::string("a capture is under way, and no step is durable");
+  }
+  const std::uint64_t lost = number(awaited->step);
+  if (!standing.durable) return fmt::format("step {} is not durable, no step is", lost);
+  if (standing.lost && *standing.lost <= *standing.durable)
+    return fmt::format("step {} was removed from {}, and is not durable again", lost,
                        standing.directory);
-  return fmt::format("step {} is not durable, step {} is", step, number(durable->step));
+  return fmt::format("step {} is not durable, step {} is", lost, number(standing.durable->step));
 }
 
 }  // namespace
@@ -177,14 +180,16 @@ Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
     const std::string lost = may_be_replaced ? std::string() : facts_.decree.lost_part;
     if (has_failed || is_refused || is_given_up || !lost.empty() || clock.now() >= deadline) {
       const StorageStanding all = storage_standing();
+      // This node may hold nothing of a committed step that others store.
+      const bool is_others = !all.lost && !captures_.is_stored();
+      const auto awaited = is_others ? facts_.committed : all.lost;
       const bool has_tried = is_refused || storage_.failures().count() > failed_before;
       const std::string why = !lost.empty() ? lost
                               : has_tried   ? storage_.failures().newest()
                               : is_given_up ? "the flush was given up"
                                             : "not done in time";
-      co_return fail(
-          has_failed || is_refused ? Errc::io : Errc::unavailable,
-          fmt::format("flush job {}: {}: {}", all.job, describe(all, facts_.committed), why));
+      co_return fail(has_failed || is_refused ? Errc::io : Errc::unavailable,
+                     fmt::format("flush job {}: {}: {}", all.job, describe(all, awaited), why));
     }
     auto woken = co_await changed_.wait_until(deadline);
     if (!woken) co_return fail(std::move(woken).error());

@@ -100,16 +100,20 @@ std::string SecondPlace::trouble(Time now) const {
       std::chrono::duration_cast<std::chrono::seconds>(now - progressed_at_).count());
 }
 
+std::optional<format::StepId> SecondPlace::newest() const {
+  const auto found = std::ranges::max_element(second_.checkpoints(), {}, &storage::Checkpoint::at);
+  return found == second_.checkpoints().end() ? std::nullopt : std::optional(found->at);
+}
+
 nlohmann::json SecondPlace::status() const {
-  const auto newest = std::ranges::max_element(second_.checkpoints(), {}, &storage::Checkpoint::at);
-  const bool has_any = newest != second_.checkpoints().end();
+  const auto there = newest();
   const auto step_of = [](const format::StepId& at) {
     return nlohmann::json{{"timeline", at.timeline}, {"step", number(at.step)}};
   };
   nlohmann::json status;
   status["directory"] = second_.directory();
   status["pace"] = storage::to_string(facts_.second->pace);
-  status["newest"] = has_any ? step_of(newest->at) : nlohmann::json();
+  status["newest"] = there ? step_of(*there) : nlohmann::json();
   status["copying"] = copying_ ? step_of(*copying_) : nlohmann::json();
   return status;
 }

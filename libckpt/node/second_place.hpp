@@ -56,6 +56,8 @@ class SecondPlace {
   bool is_finishing() const;
   // Why the second place is behind; empty: it is not.
   std::string trouble(Time now) const;
+  const std::string& directory() const { return second_.directory(); }
+  std::optional<format::StepId> newest() const;  // There; none also where it was never read.
   nlohmann::json status() const;
 
  private:

@@ -44,6 +44,34 @@ Task<void> abort_uploads(Site site, std::string directory) {
   co_return Status();
 }
 
+// Of "step-000000009/t1.00000000000000aa/rank-00000.part". None: it is no file of an attempt.
+std::optional<WorkDirectory> attempt_of(std::string_view name) {
+  const auto step_end = name.find('/');
+  if (step_end == std::string_view::npos) return std::nullopt;
+  const auto step = parse_step_directory(name.substr(0, step_end));
+  const std::string_view rest = name.substr(step_end + 1);
+  if (!step) return std::nullopt;
+  return parse_attempt_folder(step->step, rest.substr(0, rest.find('/')));
+}
+
+// An attempt that was published has uploads if a node died in one, and another node wrote its file
+// elsewhere, or if the answer to the beginning of one was lost. Copies and repairs upload there,
+// too, so that only an old one is nobody's.
+Task<void> abort_beside_checkpoints(Site site) {
+  CKPT_CO_TRY(const auto uploads, co_await site.objects()->list_uploads_below(site.at(".")));
+  for (const os::Upload& upload : uploads) {
+    const auto work = attempt_of(upload.name);
+    if (!work || !upload.age || *upload.age < upload_left_after) continue;
+    const auto is_published = co_await is_published_attempt(site, *work);
+    if (!is_published || !*is_published) continue;
+    const std::string path = site.at(upload.name);
+    CKPT_CO_CHECK(co_await site.objects()->abort_upload(path, upload.id));
+    log_info("storage: an upload of {}, left by a save that is over, was aborted",
+             os::display(path));
+  }
+  co_return Status();
+}
+
 Task<void> log_discard(Site site, std::string work_name, WorkDirectory work, std::string reason) {
   Event event;
   event.operation = "discard";
@@ -129,26 +157,21 @@ Task<bool> is_published_attempt(Site site, WorkDirectory work) {
 
 Task<std::vector<std::string>> find_attempts(Site site) {
   std::set<std::string> found;
-  const auto add = [&](Step step, std::string_view folder) {
-    const auto work = parse_attempt_folder(step, folder);
-    if (work) found.insert(work_directory_name(work->at, work->attempt));
+  const auto add = [&](const WorkDirectory& work) {
+    found.insert(work_directory_name(work.at, work.attempt));
   };
   CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
   for (const os::DirectoryEntry& entry : entries) {
     const auto parsed = parse_step_directory(entry.name);
     if (!parsed || entry.kind != os::EntryKind::directory) continue;
     CKPT_CO_TRY(const auto folders, co_await site.files().list(site.at(entry.name)));
-    for (const os::DirectoryEntry& folder : folders) add(parsed->step, folder.name);
+    for (const os::DirectoryEntry& folder : folders)
+      if (const auto work = parse_attempt_folder(parsed->step, folder.name)) add(*work);
   }
   // An attempt whose first upload is not complete has no object yet.
   CKPT_CO_TRY(const auto uploads, co_await site.objects()->list_uploads_below(site.at(".")));
-  for (const os::Upload& upload : uploads) {
-    const std::string_view name = upload.name;
-    const auto step = parse_step_directory(name.substr(0, name.find('/')));
-    if (!step || name.find('/') == std::string_view::npos) continue;
-    const std::string_view rest = name.substr(name.find('/') + 1);
-    add(step->step, rest.substr(0, rest.find('/')));
-  }
+  for (const os::Upload& upload : uploads)
+    if (const auto work = attempt_of(upload.name)) add(*work);
   co_return std::vector<std::string>(found.begin(), found.end());
 }
 
@@ -162,6 +185,7 @@ Task<std::vector<std::string>> discard_stale_in_bucket(
                 co_await discard_attempt(site, work_name, "left by an earlier attempt"));
     if (is_gone) removed.push_back(work_name);
   }
+  CKPT_CO_CHECK(co_await abort_beside_checkpoints(site));
   co_return removed;
 }
 

@@ -7,6 +7,7 @@
 // bucket_publish.hpp says why an attempt is marked first. Objects that are not ours stay.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,6 +23,9 @@ namespace ckpt::storage {
 // The object that marks an attempt as discarded.
 inline constexpr std::string_view discarded_name = "discarded";
 
+// A bucket says only when an upload was begun. One object is larger than a day's upload nowhere.
+inline constexpr Duration upload_left_after = std::chrono::hours(24);
+
 // The rest of remove_checkpoint, once the deletion is logged.
 Task<void> remove_from_bucket(Site site, std::string name,
                               std::shared_ptr<const format::Manifest> manifest);
@@ -36,6 +40,7 @@ Task<std::vector<std::string>> find_attempts(Site site);
 // it, too.
 Task<bool> is_published_attempt(Site site, WorkDirectory work);
 
+// Also aborts uploads that are older than a day in attempts that were published.
 Task<std::vector<std::string>> discard_stale_in_bucket(
     Site site, std::function<bool(std::string work_name)> is_stale);
 

@@ -17,8 +17,6 @@ namespace ckpt::storage {
 
 // Longer than any stall after which a flush goes on; clocks of nodes differ by less.
 inline constexpr Duration attempt_left_after = std::chrono::hours(1);
-// A bucket says only when an upload was begun. One object is larger than a day's upload nowhere.
-inline constexpr Duration upload_left_after = std::chrono::hours(24);
 
 struct Attempt {
   std::string name;

@@ -5,6 +5,8 @@ Method: a job with a long name saves some steps; each command runs with COLUMNS 
 """
 
 import os
+import pty
+import re
 import subprocess
 
 import numpy
@@ -74,3 +76,15 @@ def test_other_commands_fit_too(stored, lines, monkeypatch):
             told = [line for line in told if line.startswith(("NAME", "step-"))]
         assert len(told) > 1
         assert max(map(len, told)) <= 80
+
+
+def test_a_copy_counts_up_to_what_it_copies(stored, tmp_path, programs):
+    reader, writer = pty.openpty()  # Progress is shown on a terminal alone.
+    command = [programs / "ckpt", "cp", stored, tmp_path / "copy"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=writer, text=True, timeout=120,
+                          check=True)  # fmt: skip
+    os.close(writer)
+    shown = os.read(reader, 1 << 16).decode()
+    os.close(reader)
+    copied = re.search(r"([\d.]+ \w+) copied", done.stdout)[1]
+    assert set(re.findall(r" of ([\d.]+ \w+)", shown)) == {copied}

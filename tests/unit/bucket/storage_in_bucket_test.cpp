@@ -412,6 +412,28 @@ TEST_CASE_METHOD(StepsInBucket, "bucket: uploads of killed daemons are aborted w
   CHECK_FALSE(server.uploads.contains("u1"));
 }
 
+TEST_CASE_METHOD(StepsInBucket, "bucket: old uploads beside published objects are aborted",
+                 "[unit][bucket]") {
+  open();
+  must_save(step_id(7));
+  const auto object = std::ranges::find_if(server.objects, [](const auto& each) {
+    return each.first.ends_with("/rank-00000.safetensors");
+  });
+  REQUIRE(object != server.objects.end());
+  const auto objects = server.objects;
+  server.uploads["u1"] = object->first;
+  server.uploads["u2"] = "run/step-000000007/other/rank-00000.safetensors";
+  server.uploads["u3"] = "run/step-000000009/t2.00000000000000bb/rank-00000.safetensors";
+  server.time = "Fri, 27 Nov 2026 06:37:09 GMT";
+  CHECK(discard_below(2).empty());
+  CHECK(server.uploads.size() == 3);  // A copy or a repair may be under way.
+  server.time = "Fri, 27 Nov 2026 06:37:10 GMT";
+  CHECK(discard_below(2).empty());
+  CHECK(server.uploads.size() == 2);
+  CHECK_FALSE(server.uploads.contains("u1"));
+  CHECK(server.objects == objects);
+}
+
 TEST_CASE_METHOD(StepsInBucket, "bucket: the records of a job are objects that one daemon makes",
                  "[unit][bucket]") {
   open();

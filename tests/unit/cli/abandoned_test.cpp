@@ -76,6 +76,27 @@ TEST_CASE_METHOD(AbandonedScene, "cli abandoned: a copy of it alone is the newes
   CHECK(list(dir)->json["newest"] == "step-000000001");
 }
 
+TEST_CASE_METHOD(AbandonedScene, "cli abandoned: a copy of it brings a damaged marker back",
+                 "[unit][cli]") {
+  const std::string marker = dir + "/.libckpt/run.json";
+  damage(marker, 20);
+  REQUIRE_FALSE(list(dir)->text.find("DAMAGED .libckpt/run.json") == std::string::npos);
+  const bool is_history_damaged = GENERATE(false, true);
+  if (is_history_damaged) {
+    damage(dir + "/.libckpt/timelines.json", 20);
+    const auto refused = copy_to(newest, saved);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code() == Errc::corruption);
+    return;
+  }
+  CHECK(must(copy_to(newest, saved)).json["source_abandoned"] == true);  // The history counts.
+  std::filesystem::copy_file(saved + "/.libckpt/run.json", marker,
+                             std::filesystem::copy_options::overwrite_existing);
+  const Outcome listed = must(list(dir));
+  CHECK_FALSE(listed.is_trouble);
+  CHECK(listed.json["newest"] == "step-000000001");
+}
+
 TEST_CASE_METHOD(AbandonedScene, "cli abandoned: beside other steps a copy stays abandoned",
                  "[unit][cli]") {
   store_history({{1, {}}});

@@ -485,6 +485,29 @@ TEST_CASE("cli: stop says whose trainer still runs", "[unit][cli]") {
   CHECK(Contains(stopped.out)("step 5 is on storage; its trainer still runs"));
 }
 
+TEST_CASE("cli: stop says which step the second place has", "[unit][cli]") {
+  Place place;
+  const std::string second = place.directory.file("second");
+  std::filesystem::create_directories(second);
+  place.options.dir += ", " + second + " every 1000";
+  Trainer trainer(place.options);
+  trainer.save(5, Level::durable);  // The first one is copied.
+  place.until_status([](const auto& status) {
+    const auto& copies = status["jobs"][0]["second_place"];
+    return copies["copying"].is_null() && !copies["newest"].is_null();
+  });
+  const bool is_behind = GENERATE(false, true);
+  if (is_behind) trainer.save(6, Level::durable);
+  const Answer stopped = place.ckpt("stop" + place.runtime());
+  INFO(stopped.out << stopped.err);
+  CHECK(stopped.code == 0);
+  const std::string told =
+      is_behind ? "step 6 is on storage; the second place " + second +
+                      " has step 5, and gets newer ones when the job runs again; its trainer"
+                : "step 5 is on storage, and in the second place " + second + "; its trainer";
+  CHECK(Contains(stopped.out)(told));
+}
+
 TEST_CASE("cli: stop flushes what is in memory only", "[unit][cli]") {
   Place place;
   place.options.save_storage_interval = Interval{1000, {}};

@@ -183,10 +183,10 @@ TEST_CASE("flush before the end: it can be given up at any time", "[unit][node]"
 TEST_CASE("flush before the end: without any step it says so in words", "[unit][node]") {
   test::MemoryDisk disk(1);
   test::OneRank rank(Scene::with_directory(disk));
-  std::string standing = "no step is durable, and memory has none";
+  std::string standing = "a capture is under way, and no step is durable";
   if (GENERATE(false, true)) {
     rank.begin_and_store_two_steps();
-    standing = "step 2 is durable, and memory has no newer one";
+    standing = "a capture is under way, and step 2 is durable";
   } else {
     REQUIRE(rank.begin_fresh());
   }

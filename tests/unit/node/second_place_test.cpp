@@ -131,6 +131,20 @@ TEST_CASE("second place: what it has is shown from the start of a daemon", "[uni
   CHECK(place["newest"]["step"] == 3);
 }
 
+TEST_CASE("second place: the end of a daemon names what it has", "[unit][node]") {
+  Places places;
+  Trainer trainer(places, " every 2");
+  REQUIRE(trainer.begin_fresh());
+  const auto held = [&] {
+    return nlohmann::json::parse(trainer.engine->held_json())["jobs"][0]["second_place"];
+  };
+  CHECK(held() == nlohmann::json({{"directory", second}, {"newest", nullptr}}));
+  trainer.store(1);
+  REQUIRE(trainer.has_copied(1));
+  trainer.store(2);
+  CHECK(held() == nlohmann::json({{"directory", second}, {"newest", 1}}));
+}
+
 TEST_CASE("second place: retention holds in each place by itself", "[unit][node]") {
   Places places;
   Trainer trainer(places);

@@ -130,7 +130,9 @@ TEST_CASE_METHOD(StorageFixture, "run directory: its faults are named", "[unit][
   SECTION("a damaged marker") {
     open();
     disk.flip("/scratch/job/.libckpt/run.json", 12, 1);
-    REQUIRE(try_open("/scratch/job").error().code() == Errc::corruption);
+    const auto result = try_open("/scratch/job");
+    REQUIRE(result.error().code() == Errc::corruption);
+    REQUIRE(result.error().text().find("`ckpt cp CHECKPOINT ELSEWHERE`") != std::string::npos);
   }
   SECTION("checkpoints without a marker, as `cp -r DIR/*` leaves them") {
     open();
