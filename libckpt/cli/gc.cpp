@@ -48,8 +48,6 @@ struct Plan {
   bool is_in_use = false;
 };
 
-constexpr std::string_view marker_way_out =
-    "it never changes: bring it back from a copy of this directory";
 constexpr std::string_view history_way_out =
     "bring it back from a copy of this directory, or restore a step by its number once, which "
     "begins a new history";
@@ -72,8 +70,8 @@ Result<format::RunId> run_of(Workplace& workplace, const storage::Site& site) {
   auto marker = workplace.run(storage::read_run_marker(site));
   if (marker) return marker->run;
   const Errc code = marker.error().code();
-  if (code == Errc::corruption) return fail(with_way_out(marker.error(), marker_way_out));
-  if (code != Errc::not_found) return fail(std::move(marker).error());
+  if (code != Errc::not_found)
+    return fail(storage::damaged_marker_error(directory, marker.error()));
   storage::CatalogOptions options;
   options.make_durable = false;
   const auto catalog = workplace.run(storage::read_catalog(site, options));

@@ -212,7 +212,7 @@ Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {
   } else if (marker && site.objects() == nullptr) {
     CKPT_CO_CHECK(co_await prove_writable(site, order.attempt));
   }
-  if (!marker) co_return fail(marker.error());
+  if (!marker) co_return fail(damaged_marker_error(site.directory(), marker.error()));
   if (marker->job != order.job) {
     co_return fail(Errc::invalid_argument,
                    fmt::format("open {} for job \"{}\": it is the directory of job \"{}\"",
