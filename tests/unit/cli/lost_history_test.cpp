@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "cli/commands.hpp"
+#include "cli/doctor_checks.hpp"
 #include "unit/cli/stored_run.hpp"
 
 namespace ckpt::cli {
@@ -34,6 +35,18 @@ class LostScene : public StoredRun {
     order.attempt = ++attempts;
     return workplace.run(
         storage::open_run_directory({workplace.files(), workplace.clock(), path}, order));
+  }
+  // What doctor finds of the directory; empty: nothing that a trainer would be refused for.
+  std::string trouble_for(const std::string& job) const {
+    Options options;
+    options.job = job;
+    options.dir = dir;
+    options.runtime_dir = runtime_dir();
+    for (const Finding& finding : examine(options)) {
+      if (finding.name != "storage") continue;
+      return finding.grade == Finding::Grade::trouble ? finding.text : "";
+    }
+    return "no finding";
   }
   void overwrite(const std::string& path) const { std::ofstream(path) << "x"; }
 
@@ -106,6 +119,20 @@ TEST_CASE_METHOD(LostScene, "cli lost history: without a marker the way out is n
   CHECK_THAT(refused.error().text(), Contains("`ckpt cp " + dir + "/step-... ELSEWHERE`"));
   must(copy_to(newest, saved));
   CHECK(must(open(saved)).run == test::test_run);
+}
+
+TEST_CASE_METHOD(LostScene, "cli lost history: doctor finds what a trainer is refused for",
+                 "[unit][cli]") {
+  CHECK(trouble_for("job").empty());
+  CHECK(trouble_for("").empty());
+  CHECK_THAT(trouble_for("gpt2"), Contains("is the directory of job \"job\"") && Contains("gpt2"));
+  overwrite(marker);
+  CHECK_THAT(trouble_for("job"), Contains("run.json: it is cut off") && Contains("`ckpt cp "));
+  std::filesystem::remove(marker);
+  CHECK_THAT(trouble_for("job"), Contains("2 checkpoints") && Contains("`ckpt cp "));
+  std::filesystem::remove_all(older);
+  std::filesystem::remove_all(newest);
+  CHECK(trouble_for("job").empty());
 }
 
 }  // namespace ckpt::cli
