@@ -1,4 +1,5 @@
-# Installs the library, its headers, the programs, and the files that find_package(ckpt) reads.
+# Installs the library, its headers, the programs, and the files that find_package(ckpt) and
+# pkg-config read.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ckpt)
@@ -24,4 +25,11 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/cmake/ckptConfigVersion.c
 install(FILES
   ${PROJECT_BINARY_DIR}/cmake/ckptConfig.cmake ${PROJECT_BINARY_DIR}/cmake/ckptConfigVersion.cmake
   DESTINATION ${package_dir})
+# A static library would need what it is built on, in the words of each distribution.
+if(BUILD_SHARED_LIBS AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
+  file(RELATIVE_PATH pc_to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+  configure_file(cmake/ckpt.pc.in ${PROJECT_BINARY_DIR}/cmake/ckpt.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/cmake/ckpt.pc
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

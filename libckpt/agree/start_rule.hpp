@@ -43,7 +43,8 @@ struct StartDecision {
 StartDecision decide_start(const ClusterView& view, const StartState& state, bool may_wait,
                            Random& random);
 
-// The timeline of a rank that trains after `start`; none: no rank does. Proves that it went.
+// Returns the timeline of a rank that trains after `start`, which proves that all ranks began.
+// None: no rank trains after it.
 std::optional<std::uint64_t> gone_in_timeline(const ClusterView& view, const format::Start& start);
 
 // Whether every rank still takes part in `start`; a trainer that died, or asked anew, does not.

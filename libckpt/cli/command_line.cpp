@@ -148,9 +148,10 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
                       "Directory of checkpoints to check; default: the option `dir`");
   command->footer(
       "Checks memory and budget, locked memory, descriptors, storage, log, secret and daemon,\n"
-      "tries the port where the daemon would listen, names the job, container or session that the\n"
-      "daemon would end with, and prints every option with its value and origin. Run it where a\n"
-      "trainer would run, with the same environment. Exits with 1 if something will not work.\n\n"
+      "finds a directory that is not the job's, tries the port where the daemon would listen,\n"
+      "names the job, container or session that the daemon would end with, and prints every\n"
+      "option with its value and origin. Run it where a trainer would run, with the same\n"
+      "environment. Exits with 1 if something will not work.\n\n"
       "Examples:\n  ckpt doctor\n  LIBCKPT_CONFIG=job.conf ckpt doctor --dir /ckpt/gpt2");
 }
 

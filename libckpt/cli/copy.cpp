@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "arena/arena_limits.hpp"
+#include "base/assert.hpp"
 #include "base/random.hpp"
 #include "bucket/bucket_path.hpp"
 #include "cli/commands.hpp"
@@ -26,18 +27,31 @@ namespace ckpt::cli {
 
 namespace {
 
-// Null: the checkpoint lies alone, as somebody copied it. A history that cannot be read is an
-// error: without it an abandoned step would pass for a good one.
-Task<std::shared_ptr<const format::Timelines>> history_beside(storage::Site run, format::RunId id) {
+// What lies beside a checkpoint and says which steps a restore has abandoned.
+struct History {
+  std::shared_ptr<const format::Timelines> timelines;  // Null: lost, or the checkpoint lies alone.
+  std::string lost;  // The reason, where it was there once: an abandoned step then looks good.
+};
+
+Task<History> history_beside(storage::Site run, format::RunId id) {
+  History found;
   const auto marker = co_await storage::read_run_marker(run);
-  if (!marker && marker.error().code() == Errc::not_found) co_return nullptr;
-  // Beside a damaged marker the history says by itself whether it is of this run.
+  if (!marker && marker.error().code() == Errc::not_found) co_return found;
+  // In place of a damaged marker the history says whose it is.
   if (!marker && marker.error().code() != Errc::corruption) co_return fail(Error(marker.error()));
-  if (marker && marker->run != id) co_return nullptr;
-  CKPT_CO_TRY(auto timelines, co_await storage::load_timelines(run, id));
-  if (timelines.history.empty())
-    co_return fail(Errc::corruption, "there is no history of timelines in " + run.directory());
-  co_return std::make_shared<const format::Timelines>(std::move(timelines));
+  if (marker && marker->run != id) co_return found;
+  auto timelines = co_await storage::load_timelines(run, id);
+  if (!timelines && timelines.error().code() != Errc::corruption)
+    co_return fail(std::move(timelines).error());
+  if (!timelines) {
+    found.lost = timelines.error().text();
+  } else if (timelines->history.empty()) {
+    found.lost = "there is no history of timelines in " + run.directory();
+  } else {
+    found.timelines = std::make_shared<const format::Timelines>(std::move(timelines).value());
+  }
+  CKPT_ASSERT(found.lost.empty() != (found.timelines == nullptr));
+  co_return found;
 }
 
 // Whether the target has no other checkpoint. The history of this one may be there: an earlier copy
@@ -66,6 +80,19 @@ Status spare_alone(Workplace& workplace, const storage::Site& target, storage::C
   order.timelines = std::make_shared<const format::Timelines>(
       storage::without_abandoning(*order.timelines, order.manifest->at));
   return {};
+}
+
+// Without its history a step may only lie alone: somebody named it, and it is all there is.
+Status check_lost(Workplace& workplace, const storage::Site& target,
+                  const storage::CopyOrder& order, const std::string& lost) {
+  if (lost.empty()) return {};
+  CKPT_ASSERT(!order.timelines);
+  CKPT_TRY(const bool is_alone, workplace.run(is_alone_in(target, *order.manifest)));
+  if (is_alone) return {};
+  return fail(Errc::corruption,
+              fmt::format("copy step {} to {}: whether a restore has abandoned it is not known any "
+                          "more ({}), and other steps lie there: name a directory of its own",
+                          number(order.manifest->at.step), target.directory(), lost));
 }
 
 // The steps that live in the target, and that the copy's history abandons there. Errors:
@@ -244,11 +271,14 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
   order.source = os::join(step->directory, ".");
   order.manifest = step->manifest;
   order.others = step->copies;
-  CKPT_TRY(order.timelines, workplace.run(history_beside(
-                                {workplace.files(), workplace.clock(), run}, step->manifest->run)));
+  CKPT_TRY(const History history,
+           workplace.run(
+               history_beside({workplace.files(), workplace.clock(), run}, step->manifest->run)));
+  order.timelines = history.timelines;
   const bool was_abandoned =
       order.timelines && format::is_abandoned(order.timelines->history, step->manifest->at);
   const storage::Site target(workplace.files(), workplace.clock(), given.to);
+  CKPT_CHECK(check_lost(workplace, target, order, history.lost));
   CKPT_CHECK(spare_alone(workplace, target, order));
   CKPT_TRY(const auto abandoned, newly_abandoned(workplace, target, order));
   order.attempt = random_from_system();
@@ -276,6 +306,13 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
   Outcome outcome = told(*step, given, *copied, moved);
   tell_history(workplace, target, *step->manifest, was_abandoned, outcome);
   outcome.json["abandoned_there"] = abandoned;
+  outcome.json["history_lost"] = history.lost;
+  if (!history.lost.empty())
+    outcome.text += fmt::format(
+        "Whether a restore to an older step has abandoned the original is not known any more ({}). "
+        "The copy lies alone, and is the newest step there: a job with this directory goes on from "
+        "it.\n",
+        printable(history.lost));
   for (const std::string& name : abandoned)
     outcome.text += fmt::format(
         "{} there is abandoned from now on: a restore to an older step "

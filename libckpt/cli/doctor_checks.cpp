@@ -23,6 +23,8 @@
 #include "os/path.hpp"
 #include "os/ring_file_system.hpp"
 #include "os/small_file.hpp"
+#include "storage/catalog.hpp"
+#include "storage/orphans.hpp"
 #include "storage/places.hpp"
 #include "storage/run_directory.hpp"
 #include "wire/secret.hpp"
@@ -134,6 +136,30 @@ Finding check_place(Workplace& workplace, const std::string& directory) {
   return {"storage", Grade::trouble, text, "free space, or keep fewer with max_ckpt_num"};
 }
 
+// Finds what a trainer would be refused for although the place can be written to: it is not the
+// job's, or does not say whose it is.
+std::optional<Finding> check_owner(Workplace& workplace, const std::string& job,
+                                   const std::string& directory) {
+  const storage::Site site(workplace.files(), workplace.clock(), directory);
+  const auto marker = workplace.run(storage::read_run_marker(site));
+  if (marker && (job.empty() || marker->job == job)) return std::nullopt;
+  if (marker)
+    return Finding{"storage", Grade::trouble,
+                   fmt::format("{} is the directory of job \"{}\", and the job here is \"{}\"",
+                               directory, marker->job, job),
+                   "correct the option job or dir: each job has a directory of its own"};
+  if (marker.error().code() != Errc::not_found)
+    return Finding{"storage", Grade::trouble,
+                   storage::damaged_marker_error(directory, marker.error()).text(), ""};
+  storage::CatalogOptions options;
+  options.make_durable = false;
+  const auto catalog = workplace.run(storage::read_catalog(site, options));
+  if (!catalog) return std::nullopt;  // It is not there yet.
+  const std::string orphans = storage::describe_orphans(*catalog, std::nullopt);
+  if (orphans.empty()) return std::nullopt;
+  return Finding{"storage", Grade::trouble, storage::orphans_error(directory, orphans).text(), ""};
+}
+
 std::vector<Finding> check_storage(Workplace& workplace, const Options& options) {
   const auto places = storage::parse_places(options.dir);
   if (!places) return {{"storage", Grade::trouble, places.error().text(), ""}};
@@ -142,8 +168,12 @@ std::vector<Finding> check_storage(Workplace& workplace, const Options& options)
              "set the option dir (LIBCKPT_DIR) to have them on storage, too; options that a "
              "trainer's code gives are not seen here"}};
   std::vector<Finding> findings;
-  for (const std::string& directory : places->directories())
+  for (const std::string& directory : places->directories()) {
     findings.push_back(check_place(workplace, directory));
+    if (findings.back().grade == Grade::trouble) continue;
+    if (auto refused = check_owner(workplace, options.job, directory))
+      findings.back() = std::move(*refused);
+  }
   return findings;
 }
 

@@ -70,8 +70,8 @@ Result<format::RunId> run_of(Workplace& workplace, const storage::Site& site) {
   auto marker = workplace.run(storage::read_run_marker(site));
   if (marker) return marker->run;
   const Errc code = marker.error().code();
-  if (code == Errc::corruption) return fail(with_way_out(marker.error(), storage::marker_way_out));
-  if (code != Errc::not_found) return fail(std::move(marker).error());
+  if (code != Errc::not_found)
+    return fail(storage::damaged_marker_error(directory, marker.error()));
   storage::CatalogOptions options;
   options.make_durable = false;
   const auto catalog = workplace.run(storage::read_catalog(site, options));

@@ -74,7 +74,8 @@ std::optional<format::RunId> examine_marker(Workplace& workplace, const storage:
   if (const Errc code = marker.error().code(); code != Errc::not_found) {
     // If it is no file, or lies below none, it is damaged: no trainer opens the directory.
     reject(catalog, storage::run_marker_name,
-           code == Errc::invalid_argument ? Errc::corruption : code, marker.error().message());
+           code == Errc::invalid_argument ? Errc::corruption : code,
+           storage::damaged_marker_error(site.directory(), marker.error()).message());
   } else if (const auto orphans = storage::describe_orphans(catalog, std::nullopt);
              !orphans.empty()) {
     const Error error = storage::orphans_error(site.directory(), orphans);

@@ -43,9 +43,22 @@ std::string describe_orphans(const Catalog& catalog, std::optional<format::RunId
 
 Error orphans_error(const std::string& directory, const std::string& orphans) {
   return Error(Errc::corruption,
-               fmt::format("open {}: it holds {}. `cp -r DIR/*` leaves {} out: copy it along from "
-                           "where they came from, or move these checkpoints away to begin anew",
+               fmt::format("open {0}: it holds {1}. `cp -r DIR/*` leaves {2} out: copy it along "
+                           "from where they came from. Else `ckpt cp {0}/step-... ELSEWHERE` makes "
+                           "a directory from which the job goes on; or move these checkpoints away "
+                           "to begin anew",
                            directory, orphans, private_directory_name));
+}
+
+Error damaged_marker_error(const std::string& directory, const Error& error) {
+  if (error.code() != Errc::corruption) return error;
+  return Error(
+      Errc::corruption,
+      fmt::format("{}; it never changes: bring it back from a copy of this directory. Else "
+                  "`ckpt cp {}/step-... ELSEWHERE` makes a directory from which the job "
+                  "goes on",
+                  error.text(), directory),
+      error.cause());
 }
 
 }  // namespace ckpt::storage

@@ -19,4 +19,7 @@ std::string describe_orphans(const Catalog& catalog, std::optional<format::RunId
 // The error that names the directory, the checkpoints and what to do. Its code is corruption.
 Error orphans_error(const std::string& directory, const std::string& orphans);
 
+// Adds to the error of a damaged marker what to do. Leaves any other error as it is.
+Error damaged_marker_error(const std::string& directory, const Error& error);
+
 }  // namespace ckpt::storage

@@ -151,11 +151,6 @@ Task<void> refuse_checkpoint(Site site) {
   co_return Status();
 }
 
-Error with_way_out(const Error& error) {
-  if (error.code() != Errc::corruption) return error;
-  return Error(error.code(), fmt::format("{}; {}", error.text(), marker_way_out), error.cause());
-}
-
 }  // namespace
 
 // Some servers accept a condition and ignore it. Two daemons could then publish over one another.
@@ -217,7 +212,7 @@ Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {
   } else if (marker && site.objects() == nullptr) {
     CKPT_CO_CHECK(co_await prove_writable(site, order.attempt));
   }
-  if (!marker) co_return fail(with_way_out(marker.error()));
+  if (!marker) co_return fail(damaged_marker_error(site.directory(), marker.error()));
   if (marker->job != order.job) {
     co_return fail(Errc::invalid_argument,
                    fmt::format("open {} for job \"{}\": it is the directory of job \"{}\"",

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "format/run_files.hpp"
 #include "storage/site.hpp"
@@ -43,12 +42,6 @@ Task<void> prove_conditions(Site site, std::uint64_t attempt);
 
 // Of the directory, or of the place where it would be made. Errors: not_found, io.
 Task<MountedAt> mounted_at(Site site);
-
-// For the end of an error about a damaged marker. The copy of a step has the same marker, made of
-// the step's manifest.
-inline constexpr std::string_view marker_way_out =
-    "it never changes: bring it back from a copy of this directory; without one, "
-    "`ckpt cp CHECKPOINT ELSEWHERE` makes a copy that has it";
 
 // For readers. Errors: not_found (no marker), corruption.
 Task<format::RunMarker> read_run_marker(Site site);

@@ -2,6 +2,7 @@
 //         said in words that name it.
 // Method: nodes that race on a clock with delays; then each kind of wrong directory.
 #include "storage/run_directory.hpp"
+
 #include "base/spawn.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/search.hpp"
@@ -132,7 +133,8 @@ TEST_CASE_METHOD(StorageFixture, "run directory: its faults are named", "[unit][
     disk.flip("/scratch/job/.libckpt/run.json", 12, 1);
     const auto result = try_open("/scratch/job");
     REQUIRE(result.error().code() == Errc::corruption);
-    REQUIRE(result.error().text().find("`ckpt cp CHECKPOINT ELSEWHERE`") != std::string::npos);
+    REQUIRE(result.error().text().find("`ckpt cp /scratch/job/step-... ELSEWHERE`") !=
+            std::string::npos);
   }
   SECTION("checkpoints without a marker, as `cp -r DIR/*` leaves them") {
     open();
