@@ -5,6 +5,7 @@ rank and by ranks over gloo; it is killed, resumed from memory and from files, a
 step with an uninterrupted fit of stock Lightning. Stock Lightning loads the files on storage.
 """
 
+import errno
 import json
 import os
 import re
@@ -20,7 +21,8 @@ pl = pytest.importorskip("lightning.pytorch")
 
 import libckpt  # noqa: E402
 import libckpt.lightning  # noqa: E402
-from libckpt.core.files import _publish_queue  # noqa: E402
+from libckpt.core import _resuming  # noqa: E402
+from libckpt.core.files import _disk, _publish_queue  # noqa: E402
 from libckpt.lightning import _callback, _files  # noqa: E402
 
 
@@ -341,6 +343,34 @@ def test_notes_that_cannot_be_written_cost_neither_the_training_nor_the_file(io,
     io.teardown()
     assert torch.load(path) == {"number": 1}
     assert not old.exists()
+
+
+def test_what_a_full_disk_refuses_at_a_start_stays_and_comes_with_the_next_save(
+    io, tmp_path, monkeypatch, caplog
+):
+    path, old = tmp_path / "a.ckpt", tmp_path / "old.ckpt"
+    save_instead(io, path, old)
+    io.release_notes()
+    (queue,) = _publish_queue._queues
+    queue.waiting.clear()
+    _publish_queue._queues.remove(queue)
+    queue.session.abandon()
+    again = libckpt.lightning.CheckpointIO()
+    with monkeypatch.context() as patch:
+        def refuse(*_):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        patch.setattr(_disk, "bring", refuse)
+        again.finish(tmp_path)
+        assert "No space left on device; it stays" in caplog.text
+        with pytest.raises(libckpt.StorageError, match="nothing to resume from, but a killed run"):
+            _resuming.is_memory_newest(None, None, None, -1)
+    assert old.exists() and not path.exists()
+    again.save_checkpoint({"number": 2}, tmp_path / "b.ckpt")
+    assert torch.load(path) == {"number": 1} and not old.exists()
+    again.teardown()
+    assert torch.load(tmp_path / "b.ckpt") == {"number": 2}
+    assert not _resuming.is_memory_newest(None, None, None, -1)
 
 
 def test_a_file_that_came_before_its_note_was_written_leaves_none(io, tmp_path):

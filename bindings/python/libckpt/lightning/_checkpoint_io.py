@@ -8,8 +8,8 @@ import torch.distributed as dist
 
 from libckpt import errors
 from libckpt.core import _settings
-from libckpt.core.files import _disk
-from libckpt.lightning import _files
+from libckpt.core.files import _disk, _leftovers
+from libckpt.lightning import _files, _unvalidated
 from libckpt.lightning._framework import TorchCheckpointIO
 
 logger = logging.getLogger("libckpt")
@@ -42,6 +42,9 @@ class CheckpointIO(TorchCheckpointIO):
             return
         try:
             local.parent.mkdir(parents=True, exist_ok=True)
+            if self.memory is not None:
+                step = self.memory.step_before_validation()
+                _unvalidated.note(local.parent, checkpoint.get("global_step"), step)
             self._files(local).save(checkpoint, local)
             if self.is_between_fits:
                 _files.settle()
@@ -75,7 +78,7 @@ class CheckpointIO(TorchCheckpointIO):
         """On the rank that writes: publishes a killed run's captures for it."""
         files = self._files(pathlib.Path(os.path.realpath(directory), "any"))
         if not self._is_disabled and files.work.directory.is_dir():
-            files.finish()
+            _leftovers.attempt(directory, files.finish)
 
     def has_held_notes(self):
         return any(files.held for files in self._by_directory.values())
