@@ -23,7 +23,7 @@ import libckpt  # noqa: E402
 import libckpt.lightning  # noqa: E402
 from libckpt.core import _resuming  # noqa: E402
 from libckpt.core.files import _disk, _publish_queue  # noqa: E402
-from libckpt.lightning import _callback, _files  # noqa: E402
+from libckpt.lightning import _callback, _checkpoint_io, _files  # noqa: E402
 
 
 def run(trainer, root, kind="libckpt", **options):
@@ -390,6 +390,33 @@ def test_what_cannot_be_captured_is_saved_by_stock_lightning(io, tmp_path, monke
     io.save_checkpoint({"number": 1}, tmp_path / "a.ckpt")
     assert torch.load(tmp_path / "a.ckpt") == {"number": 1}
     assert "stock Lightning saves instead" in caplog.text
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES])
+@pytest.mark.parametrize("has_memory", [True, False])
+def test_a_full_disk_ends_no_training_whose_steps_are_in_memory(
+    io, tmp_path, monkeypatch, caplog, number, has_memory
+):
+    def refuse(*_, **__):
+        raise libckpt.StorageError(os.strerror(number))
+
+    def save_part(io, checkpoint, path, storage_options=None):
+        path.write_bytes(b"a part")
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(_files._publish_queue.PublishQueue, "capture", refuse)
+    monkeypatch.setattr(_checkpoint_io.TorchCheckpointIO, "save_checkpoint", save_part)
+    io.memory = unittest.mock.MagicMock() if has_memory else None
+    if has_memory:
+        io.memory.step_before_validation.return_value = None
+    path = tmp_path / "a.ckpt"
+    if has_memory and number != errno.EACCES:
+        io.save_checkpoint({"number": 1}, path)
+        assert "training goes on, with its steps in memory" in caplog.text
+        assert not path.exists()
+    else:
+        with pytest.raises(OSError):
+            io.save_checkpoint({"number": 1}, path)
 
 
 class Scored(pl.LightningModule):
