@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import re
+import time
 
 import pytest
 
@@ -16,7 +17,14 @@ torch = pytest.importorskip("torch")
 
 from libckpt import errors  # noqa: E402
 from libckpt.adapters.torch._file_sets import FileSets  # noqa: E402
-from libckpt.core.files import _disk, _publish_queue, _storage, _work  # noqa: E402
+from libckpt.core import _resuming  # noqa: E402
+from libckpt.core.files import (  # noqa: E402
+    _disk,
+    _leftovers,
+    _publish_queue,
+    _storage,
+    _work,
+)
 from test_publishing import cut_everywhere  # noqa: E402
 
 
@@ -317,6 +325,86 @@ def test_what_a_killed_run_had_captured_comes_with_the_next_start(open_sets, tmp
     save(sets, "c", 3)  # With a number of its own.
     sets.settle()
     assert number_of(out / "c") == 3
+
+
+@pytest.fixture
+def refuses(monkeypatch):
+    """Lets the disk refuse files while it is set, or not."""
+    real, state = _disk.bring, {"is_full": False}
+
+    def bring(*paths):
+        if state["is_full"]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(*paths)
+
+    monkeypatch.setattr(_disk, "bring", bring)
+    yield state
+    _leftovers._unfinished.clear()
+
+
+@pytest.mark.parametrize("call", ["settle", "save"])
+def test_what_a_full_disk_refused_at_the_start_comes_with_the_next_call(
+    open_sets, tmp_path, refuses, caplog, call
+):
+    sets, out = open_sets(), tmp_path / "out"
+    save(sets, "a", 1)
+    die(sets)
+    refuses["is_full"] = True
+    sets = open_sets()
+    assert "No space left on device; it stays, and is tried again" in caplog.text
+    with pytest.raises(errors.StorageError, match="nothing to resume from, but a killed run had"):
+        _resuming.is_memory_newest(None, None, None, -1)
+    refuses["is_full"] = False
+    if call == "save":
+        save(sets, "b", 2)
+        assert number_of(out / "a") == 1 and (out / "latest").read_text() == "a"
+    sets.settle()
+    assert (out / "latest").read_text() == ("b" if call == "save" else "a")
+    assert number_of(out / "a") == 1
+    assert not _resuming.is_memory_newest(None, None, None, -1)
+    assert os.listdir(sets.work.directory) == []
+
+
+def test_what_a_full_disk_refused_comes_with_a_later_start(open_sets, tmp_path, refuses):
+    sets, out = open_sets(), tmp_path / "out"
+    save(sets, "a", 1)
+    die(sets)
+    refuses["is_full"] = True
+    die(open_sets())
+    refuses["is_full"] = False
+    open_sets()
+    assert number_of(out / "a") == 1
+    _resuming.is_memory_newest(None, None, None, -1)
+
+
+def test_what_never_comes_to_storage_is_waited_for_and_named(
+    open_sets, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(_leftovers, "FINISH_DEADLINE", 0.1)
+    monkeypatch.setattr(_leftovers, "SILENT_MAX", 0.0)
+    monkeypatch.setattr(_storage, "find_step", lambda *_: (None, None))
+    work = _work.WorkFolders(tmp_path / "out" / ".libckpt" / "work")
+    for name, number in (("a", 100), ("b", 200)):
+        (work.begin(str(number)) / "captured-0").touch()
+        work.note(str(number), {"name": name, "trackers": {}, "ranks": 1})
+    (work.folder("100") / "missed-0").touch()
+    open_sets()
+    assert f"{tmp_path / 'out' / 'a'} does not come: a killed run had captured it, but not on " in (
+        caplog.text
+    )
+    assert f"{tmp_path / 'out' / 'b'} does not come: a killed run had captured it, but the" in (
+        caplog.text
+    )
+    assert f"had captured files for {tmp_path / 'out'}: the daemon is waited for" in caplog.text
+
+
+def test_what_a_newer_step_has_overtaken_is_not_waited_for(tmp_path):
+    (tmp_path / "step-000000200").mkdir()
+    manifest = {"format": "libckpt-manifest", "timeline": 1, "shards": []}
+    (tmp_path / "step-000000200" / "manifest.json").write_text(json.dumps(manifest))
+    ends = time.monotonic() + 60
+    assert _leftovers.await_step(tmp_path, 100, ends) == (None, None)
+    assert time.monotonic() < ends
 
 
 def test_a_set_is_whole_wherever_its_publishing_ends(tmp_path, monkeypatch):

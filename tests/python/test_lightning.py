@@ -5,6 +5,7 @@ rank and by ranks over gloo; it is killed, resumed from memory and from files, a
 step with an uninterrupted fit of stock Lightning. Stock Lightning loads the files on storage.
 """
 
+import errno
 import json
 import os
 import re
@@ -20,8 +21,9 @@ pl = pytest.importorskip("lightning.pytorch")
 
 import libckpt  # noqa: E402
 import libckpt.lightning  # noqa: E402
-from libckpt.core.files import _publish_queue  # noqa: E402
-from libckpt.lightning import _callback, _files  # noqa: E402
+from libckpt.core import _resuming  # noqa: E402
+from libckpt.core.files import _disk, _publish_queue  # noqa: E402
+from libckpt.lightning import _callback, _checkpoint_io, _files  # noqa: E402
 
 
 def run(trainer, root, kind="libckpt", **options):
@@ -343,6 +345,34 @@ def test_notes_that_cannot_be_written_cost_neither_the_training_nor_the_file(io,
     assert not old.exists()
 
 
+def test_what_a_full_disk_refuses_at_a_start_stays_and_comes_with_the_next_save(
+    io, tmp_path, monkeypatch, caplog
+):
+    path, old = tmp_path / "a.ckpt", tmp_path / "old.ckpt"
+    save_instead(io, path, old)
+    io.release_notes()
+    (queue,) = _publish_queue._queues
+    queue.waiting.clear()
+    _publish_queue._queues.remove(queue)
+    queue.session.abandon()
+    again = libckpt.lightning.CheckpointIO()
+    with monkeypatch.context() as patch:
+        def refuse(*_):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        patch.setattr(_disk, "bring", refuse)
+        again.finish(tmp_path)
+        assert "No space left on device; it stays" in caplog.text
+        with pytest.raises(libckpt.StorageError, match="nothing to resume from, but a killed run"):
+            _resuming.is_memory_newest(None, None, None, -1)
+    assert old.exists() and not path.exists()
+    again.save_checkpoint({"number": 2}, tmp_path / "b.ckpt")
+    assert torch.load(path) == {"number": 1} and not old.exists()
+    again.teardown()
+    assert torch.load(tmp_path / "b.ckpt") == {"number": 2}
+    assert not _resuming.is_memory_newest(None, None, None, -1)
+
+
 def test_a_file_that_came_before_its_note_was_written_leaves_none(io, tmp_path):
     path, old = tmp_path / "a.ckpt", tmp_path / "old.ckpt"
     save_instead(io, path, old)
@@ -360,6 +390,33 @@ def test_what_cannot_be_captured_is_saved_by_stock_lightning(io, tmp_path, monke
     io.save_checkpoint({"number": 1}, tmp_path / "a.ckpt")
     assert torch.load(tmp_path / "a.ckpt") == {"number": 1}
     assert "stock Lightning saves instead" in caplog.text
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES])
+@pytest.mark.parametrize("has_memory", [True, False])
+def test_a_full_disk_ends_no_training_whose_steps_are_in_memory(
+    io, tmp_path, monkeypatch, caplog, number, has_memory
+):
+    def refuse(*_, **__):
+        raise libckpt.StorageError(os.strerror(number))
+
+    def save_part(io, checkpoint, path, storage_options=None):
+        path.write_bytes(b"a part")
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(_files._publish_queue.PublishQueue, "capture", refuse)
+    monkeypatch.setattr(_checkpoint_io.TorchCheckpointIO, "save_checkpoint", save_part)
+    io.memory = unittest.mock.MagicMock() if has_memory else None
+    if has_memory:
+        io.memory.step_before_validation.return_value = None
+    path = tmp_path / "a.ckpt"
+    if has_memory and number != errno.EACCES:
+        io.save_checkpoint({"number": 1}, path)
+        assert "training goes on, with its steps in memory" in caplog.text
+        assert not path.exists()
+    else:
+        with pytest.raises(OSError):
+            io.save_checkpoint({"number": 1}, path)
 
 
 class Scored(pl.LightningModule):

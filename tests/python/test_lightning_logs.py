@@ -13,12 +13,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pl = pytest.importorskip("lightning.pytorch")
 
-from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint  # noqa: E402
 from lightning.pytorch.loggers.logger import Logger  # noqa: E402
 
 import libckpt.lightning  # noqa: E402
+from libckpt.core.files import _publish_queue  # noqa: E402
+from libckpt.lightning import _unvalidated  # noqa: E402
 
 STEPS, BATCHES, SECONDS = 10, 6, 60
+OF_SESSION = ("dir", "save_mem_interval")
 
 
 class Lines(Logger):
@@ -105,11 +108,16 @@ def never_skipping(memory):
         session = memory.session
         memory.captured = []
 
+        interval = memory._options.get("save_mem_interval", 1)
+
         def save(step, items, wait=0, **options):
             memory.captured.append(step)
             return type(session).save(session, step, items, SECONDS, **options)
 
-        session.save = session.save_checkpoint_if_needed = save
+        def save_if_needed(step, items, **options):
+            return save(step, items, **options) if step % interval == 0 else None
+
+        session.save, session.save_checkpoint_if_needed = save, save_if_needed
 
     memory._open = open_session
     return memory
@@ -132,7 +140,8 @@ def validated():
 
 def fit(root, lines, kill=None, files=None, **options):
     """Its weights at the end, and the steps that were captured."""
-    memory = never_skipping(libckpt.lightning.Callback(dir=options.pop("dir", None)))
+    of_session = {name: options.pop(name) for name in OF_SESSION if name in options}
+    memory = never_skipping(libckpt.lightning.Callback(**of_session))
     more = [*([Kill(memory, *kill)] if kill else []), *([files] if files else [])]
     trainer = trainer_of(root, lines, memory, *more, **options)
     torch.manual_seed(5)
@@ -159,7 +168,7 @@ def test_a_fit_that_is_killed_in_a_validation_makes_it_again(
     expected, _ = fit(tmp_path / "whole", whole, **options)
     fit(tmp_path / "root", killed, (step, moment), **options)
     found, captured = fit(tmp_path / "root", killed, **options)
-    assert captured[0] == step + 1  # It began with the step before, and left this one again.
+    assert captured[0] == step  # It began with the step before.
     assert all(map(torch.equal, found, expected))
     assert lines_of(killed, "loss", "score") == lines_of(whole, "loss", "score")
 
@@ -180,14 +189,58 @@ def test_a_step_whose_file_is_saved_behind_the_validation_is_captured_there(runt
     assert lines_of(killed, "loss", "score") == lines_of(whole, "loss", "score")
 
 
-def test_where_all_steps_are_validated_each_second_one_is_captured(runtime, tmp_path):
-    _, captured = fit(tmp_path, Lines(), val_check_interval=1)
-    assert captured == list(range(1, STEPS + 1, 2))
+@pytest.mark.parametrize("session", [{}, {"save_mem_interval": 2}, {"dir": "dir"}],
+                         ids=["each step", "each second step", "storage"])  # fmt: skip
+def test_nor_is_it_left_out_where_its_step_has_a_file_or_may_go_to_storage(
+    runtime, tmp_path, session
+):
+    """Memory may lack the step before; and a file, which is newer, is not resumed from."""
+    whole, killed, options = Lines(), Lines(), {"val_check_interval": 4}
+    expected, _ = fit(tmp_path / "whole", whole, **options)
+    if "dir" in session:
+        session = {"dir": tmp_path / "dir"}
+
+    def files():
+        return ModelCheckpoint(tmp_path / "files", every_n_train_steps=4, save_top_k=-1)
+
+    options |= session
+    _, captured = fit(tmp_path / "root", killed, (4, "on_validation_end"), files(), **options)
+    assert captured[-1] < 4
+    _publish_queue.settle(wait=True)
+    assert len(list((tmp_path / "files").glob("*step=4.ckpt"))) == 1
+    found, captured = fit(tmp_path / "root", killed, files=files(), **options)
+    assert 4 in captured
+    assert all(map(torch.equal, found, expected))
+    assert lines_of(killed, "loss", "score") == lines_of(whole, "loss", "score")
 
 
-def test_a_step_that_may_go_to_storage_is_captured_before_its_validation(runtime, tmp_path):
-    _, captured = fit(tmp_path, Lines(), dir=tmp_path / "dir", val_check_interval=3)
+def test_a_file_is_resumed_from_where_memory_is_gone_or_the_validation_was_made(tmp_path):
+    path = tmp_path / ".libckpt" / "lightning-unvalidated.json"
+    _unvalidated.note(tmp_path, 4, 3)
+    assert [_unvalidated.memory_step(tmp_path, step) for step in (3, 4)] == [None, 3]
+    path.write_text("[")
+    assert _unvalidated.memory_step(tmp_path, 4) is None
+    _unvalidated.note(tmp_path, 4, None)  # Behind the validation, or where none follows.
+    assert not path.exists()
+    assert _unvalidated.memory_step(tmp_path, 4) is None
+
+
+@pytest.mark.parametrize("dir", [None, "dir"])
+def test_where_all_steps_are_validated_each_one_is_captured(runtime, tmp_path, dir):
+    of_session = {"dir": tmp_path / dir} if dir else {}
+    _, captured = fit(tmp_path, Lines(), val_check_interval=1, **of_session)
     assert captured == list(range(1, STEPS + 1))
+
+
+def test_a_fit_that_a_validation_has_stopped_is_stopped_by_it_again(runtime, tmp_path):
+    def stopping():
+        return EarlyStopping("score", stopping_threshold=-1e9, mode="max")  # At the first one.
+
+    for _ in range(2):
+        _, captured = fit(
+            tmp_path, Lines(), (4, "on_train_end"), files=stopping(), val_check_interval=4
+        )
+    assert captured == []  # It made step 4 again, and stopped.
 
 
 def test_a_second_fit_captures_nothing_before_its_first_step(runtime, tmp_path):
@@ -197,4 +250,4 @@ def test_a_second_fit_captures_nothing_before_its_first_step(runtime, tmp_path):
     for steps in (STEPS, STEPS + 2):
         trainer = trainer_of(tmp_path, Lines(), memory, files, max_steps=steps, sanity=1)
         trainer.fit(Model(), Loader(), validated())
-        assert memory.captured == [step for step in range(1, steps + 1) if step % BATCHES != 0]
+        assert memory.captured == list(range(1, steps + 1))

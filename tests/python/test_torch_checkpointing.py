@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_checkpointing")
 
-from libckpt import InvalidArgument, torch_checkpointing  # noqa: E402
+from libckpt import InvalidArgument, Unavailable, torch_checkpointing  # noqa: E402
 from libckpt.core.files import _publish_queue  # noqa: E402
 from test_file_sets import die, number_of, save  # noqa: E402
 
@@ -102,6 +102,17 @@ def test_a_folder_that_another_run_wrote_is_not_replaced_by_what_a_killed_one_ha
     assert "out/a is there already and stays as it is" in caplog.text
     assert second.sets.waiting() == [] and second.sets.work.noted() == []
     second.sets.close()
+
+
+def test_a_refusal_is_told_once_though_a_manager_makes_two_storages(tmp_path, monkeypatch, caplog):
+    def refuse(*_):
+        raise Unavailable("no daemon")
+
+    monkeypatch.setattr(torch_checkpointing, "_Sets", refuse)
+    config = torch_checkpointing.StorageConfig(tmp_path / "out")
+    for _ in range(2):
+        assert type(config.create_storage()) is torch_checkpointing.LocalFileSystemStorage
+    assert caplog.text.count("no daemon; folders are written to disk as ever") == 1
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@ Words go through the Store of a framework's group, which asks for no collective 
 through the group itself. Every rank makes the same calls in the same order.
 """
 
-import datetime
 import json
+import logging
 import os
 import time
 
@@ -13,6 +13,10 @@ from libckpt import errors
 from libckpt.core import _frameworks
 
 SAY_SECONDS = 60.0  # Ranks open, save and restore together; a slow import or a first step is less.
+SILENT_SECONDS = 5.0  # A longer wait is logged.
+PAUSE_MIN, PAUSE_MAX = 0.001, 0.25  # Thousands of ranks may ask one Store.
+
+logger = logging.getLogger("libckpt")
 
 _sessions = {}  # By job: how many were opened here, so that each has words of its own.
 
@@ -96,7 +100,7 @@ class Ranks:
     def _heard(self, what, key, other):
         began = time.monotonic()
         try:
-            self._store.wait([key], datetime.timedelta(seconds=SAY_SECONDS))
+            self._wait(what, key, other)
             return self._store.get(key)
         except RuntimeError as error:
             waited = time.monotonic() - began
@@ -107,6 +111,23 @@ class Ranks:
                 f"job {self.job}: rank {self.rank} waited {waited:.0f} s for rank {other} to send "
                 f"its {what}: {reason}"
             ) from error
+
+    def _wait(self, what, key, other):
+        """Asks now and then: while a Store waits, it hears no Ctrl-C. Whoever sees ranks stand
+        still reads for whom they wait: that one may have failed."""
+        began, pause, is_silent = time.monotonic(), PAUSE_MIN, True
+        while not self._store.check([key]):
+            waited = time.monotonic() - began
+            if waited >= SAY_SECONDS:
+                raise RuntimeError("the deadline passed")
+            if is_silent and waited >= SILENT_SECONDS:
+                is_silent = False
+                logger.warning(
+                    "libckpt: job %s: rank %d waits for rank %d to send its %s, up to %.0f s more: "
+                    "has that rank failed?", self.job, self.rank, other, what, SAY_SECONDS - waited,
+                )  # fmt: skip
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX)
 
     def agree(self, what, error):
         """Returns when no rank has an error; else all raise."""

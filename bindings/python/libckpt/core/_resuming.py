@@ -3,6 +3,7 @@
 import logging
 
 from libckpt import errors
+from libckpt.core.files import _leftovers
 
 logger = logging.getLogger("libckpt")
 
@@ -44,6 +45,7 @@ def is_memory_newest(restored, failure, stored, step, noun="folder", name=None):
     if stored is None:
         if failure is not None:
             raise failure  # There is something: do not begin anew over it.
+        _leftovers.refuse_to_begin()
         logger.warning("libckpt: nothing to resume from: training begins at step 0")
     elif failure is not None:
         logger.error("libckpt: resume from memory: %s; resumes from %s instead", failure, stored)

@@ -19,7 +19,7 @@ import weakref
 from libckpt import errors
 from libckpt._init import with_keywords
 from libckpt.core import _resuming, _settings
-from libckpt.core.files import _publish_queue
+from libckpt.core.files import _leftovers, _publish_queue
 from libckpt.deepspeed._folders import Folders
 from libckpt.deepspeed._layout import Layout
 from libckpt.deepspeed._memory import Memory
@@ -219,6 +219,8 @@ class Attached:
         )  # fmt: skip
         if failure is not None and answer[0] is None:
             raise failure  # There is something: do not begin anew over it.
+        if is_resume and answer[0] is None:
+            _leftovers.refuse_to_begin()
         if answer[0] is not None:
             self.memory.start_fresh()
         return answer

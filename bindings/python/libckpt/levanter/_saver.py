@@ -5,10 +5,9 @@ files to their place. A process that dies leaves what was captured for the next 
 """
 
 import pathlib
-import time
 
 from libckpt import errors
-from libckpt.core.files import _publish_queue
+from libckpt.core.files import _leftovers, _publish_queue
 from libckpt.core.files._work import PRIVATE, WorkFolders
 from libckpt.jax import _capture
 from libckpt.levanter import _folders
@@ -25,7 +24,7 @@ class Saver:
         if rank == 0:
             if deletes_old:
                 self._temporary = _folders.temporary({self._base, self._temporary_base})
-            self._finish()
+            _leftovers.attempt(self._base, self._finish)
         self._queue = _publish_queue.PublishQueue(
             job, self._private / "job", allow_pickle=False, rank=rank, world_size=world_size,
             advice="step_policies and keep_last_temporary_checkpoints say how many stay",
@@ -90,11 +89,13 @@ class Saver:
 
     def _finish(self):
         """Publishes what a killed run had captured in all processes, and drops the rest."""
-        ends = time.monotonic() + _publish_queue.FINISH_DEADLINE
+        ends = _leftovers.ends()
         for number, metadata in reversed(self._work.noted()):
-            path, _ = _publish_queue.await_step(self._private / "job", int(number), ends)
+            path, _ = _leftovers.await_step(self._private / "job", int(number), ends)
             if path is not None:
                 self.publish(int(number), metadata, path)
+            else:
+                _leftovers.log_dropped(self.folder(metadata))
         self._work.drop_all()
 
 

@@ -11,6 +11,7 @@ from libckpt import errors
 from libckpt._init import init, with_keywords
 from libckpt.core import _resuming, _settings
 from libckpt.core.files import _publish_queue
+from libckpt.lightning import _unvalidated
 from libckpt.lightning._checkpoint_io import NEWEST, CheckpointIO
 from libckpt.lightning._first import First
 from libckpt.lightning._framework import pl
@@ -44,10 +45,12 @@ class Callback(pl.Callback):
         self._trainer = None
         self._io = None
         self._has_asked = False
-        self._seen = -1  # The newest step of the optimizers.
+        self._seen = self._before = -1  # The newest step of the optimizers, and the one before.
         self._captured = -1  # The newest one that memory has, or is to have.
         self._rng = None  # As it was captured, until training has gone on from there.
         self._was_last = False
+        self._is_before_validation = False  # The newest step: it is captured behind that.
+        self.is_behind_batch = False  # While callbacks are called at a batch's end.
 
     # --- hooks of Lightning
 
@@ -91,24 +94,38 @@ class Callback(pl.Callback):
         self._rng = None
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.is_behind_batch = False
         is_made = self.session is not None and trainer.global_step != self._seen
         if is_made:  # Else gradients are being accumulated, which no checkpoint has.
-            before, self._seen = self._seen, trainer.global_step
-            if self._has_file() or not self._is_better_left(before):
+            self._before, self._seen = self._seen, trainer.global_step
+            # Lightning takes a validation behind the step that it resumes from for made. So the
+            # step before stays in memory until it is.
+            self._is_before_validation = _unvalidated.is_next(trainer)
+            if not self._is_before_validation:
                 self._capture()
         self._hold_no_more()
 
     def on_validation_end(self, trainer, pl_module):
-        if self.session is not None and self._captured < self._seen and self._has_file():
-            self._capture()  # The file was saved behind the validation.
+        is_new = self.session is not None and self._captured < self._seen
+        if is_new and (self._has_file() or self._is_before_validation and not self._is_left()):
+            self._capture()
+        self._is_before_validation = False
         self._hold_no_more()
 
-    def _is_better_left(self, before):
-        """Whether a validation follows. A resume from this step would leave it out, as Lightning
-        takes it for made; one from the step before makes it, which memory must have for that. What
+    def _is_left(self):
+        """Whether the training stops here, which a resume from this step would not know; one from
+        the step before, which memory must have for that, makes the validation that stops it. What
         may be on its way to storage is captured all the same."""
-        is_before_captured = before == self._captured and not self.session.dir
-        return is_before_captured and _is_validated_next(self._trainer)
+        is_before_captured = self._before == self._captured and not self.session.dir
+        return self._trainer.should_stop and is_before_captured
+
+    def step_before_validation(self):
+        """For a file that is saved now: the step in memory that makes a validation again, which
+        follows and is not in the file. None: none follows, or memory has none before it."""
+        if self.session is None or not self.is_behind_batch or self._captured < 0:
+            return None
+        is_older = self._captured < self._trainer.global_step
+        return self._captured if is_older and _unvalidated.is_next(self._trainer) else None
 
     def _has_file(self):
         files = self._trainer.checkpoint_callbacks
@@ -190,10 +207,13 @@ class Callback(pl.Callback):
     def load_newest(self, io, map_location, weights_only):
         """The CheckpointIO's answer to `ckpt_path=NEWEST`. All ranks call it."""
         self._has_asked = True
-        file, file_step = self._newest_file(io)
-        session = self.session
+        file, file_step, remade_by = self._newest_file(io)
+        session, name = self.session, file
         restored, failure = _resuming.from_memory(session, lambda: session.restore())
-        if _resuming.is_memory_newest(restored, failure, file, file_step, noun="file"):
+        has_older = restored is not None and restored.step < file_step
+        if has_older and remade_by is not None and remade_by <= restored.step:
+            file_step, name = restored.step, f"{file}, saved before its validation"
+        if _resuming.is_memory_newest(restored, failure, file, file_step, "file", name):
             self._rng = restored.items["rng"]
             self._was_last = restored.items["is_last"]
             self._captured = restored.step
@@ -226,8 +246,9 @@ class Callback(pl.Callback):
             logger.error("libckpt: %s; steps are not captured in memory", error)
 
     def _newest_file(self, io):
-        """(its path, its step), as rank 0 sees it; (None, -1): there is none."""
-        found = (None, -1)
+        """(its path, its step, the step in memory that is better), as rank 0 sees it; (None, -1,
+        None): there is none."""
+        found = (None, -1, None)
         if self._trainer.is_global_zero:
             found = self._find_file(io)
         return found if self.session is None else self.session.ranks.decide(
@@ -246,17 +267,11 @@ class Callback(pl.Callback):
         for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
             try:
                 step = torch.load(path, mmap=True, weights_only=False, map_location="cpu")
-                return str(path), int(step["global_step"])
+                step = int(step["global_step"])
+                return str(path), step, _unvalidated.memory_step(path.parent, step)
             except Exception as error:  # Reading a pickle may raise anything.
                 logger.warning("libckpt: %s is not resumed from: %s", path, error)
-        return None, -1
-
-
-def _is_validated_next(trainer):
-    """Whether Lightning validates behind this batch, as far as this version can be asked."""
-    loop = trainer.fit_loop
-    ask = getattr(loop.epoch_loop, "_should_check_val_fx", None)
-    return ask is not None and bool(ask(getattr(loop, "_data_fetcher", None)))
+        return None, -1, None
 
 
 class _Nothing(dict):

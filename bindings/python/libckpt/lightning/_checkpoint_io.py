@@ -1,5 +1,6 @@
 """CheckpointIO: Lightning's files, captured where Lightning would write them."""
 
+import contextlib
 import logging
 import os
 import pathlib
@@ -8,8 +9,8 @@ import torch.distributed as dist
 
 from libckpt import errors
 from libckpt.core import _settings
-from libckpt.core.files import _disk
-from libckpt.lightning import _files
+from libckpt.core.files import _disk, _full, _leftovers
+from libckpt.lightning import _files, _unvalidated
 from libckpt.lightning._framework import TorchCheckpointIO
 
 logger = logging.getLogger("libckpt")
@@ -42,13 +43,28 @@ class CheckpointIO(TorchCheckpointIO):
             return
         try:
             local.parent.mkdir(parents=True, exist_ok=True)
+            if self.memory is not None:
+                step = self.memory.step_before_validation()
+                _unvalidated.note(local.parent, checkpoint.get("global_step"), step)
             self._files(local).save(checkpoint, local)
             if self.is_between_fits:
                 _files.settle()
-        except errors.CheckpointError as error:
+        except (errors.CheckpointError, OSError) as error:
             logger.error("libckpt: save %s: %s; stock Lightning saves instead", path, error)
             _files.settle()
+            self._save_by_lightning(checkpoint, local)
+
+    def _save_by_lightning(self, checkpoint, path):
+        """A full disk does not end a training whose steps are in memory."""
+        try:
             super().save_checkpoint(checkpoint, path)
+        except OSError as error:
+            if error.errno not in _full.FULL or self.memory is None or self.memory.session is None:
+                raise
+            with contextlib.suppress(OSError):
+                path.unlink()  # Lightning leaves a part of it.
+            logger.error("libckpt: %s does not come: %s; training goes on, with its steps in "
+                         "memory; make room, or lower save_top_k", path, error)  # fmt: skip
 
     def load_checkpoint(self, path, map_location=lambda storage, _: storage, weights_only=None):
         if path == NEWEST and self.memory is not None:
@@ -75,7 +91,7 @@ class CheckpointIO(TorchCheckpointIO):
         """On the rank that writes: publishes a killed run's captures for it."""
         files = self._files(pathlib.Path(os.path.realpath(directory), "any"))
         if not self._is_disabled and files.work.directory.is_dir():
-            files.finish()
+            _leftovers.attempt(directory, files.finish)
 
     def has_held_notes(self):
         return any(files.held for files in self._by_directory.values())

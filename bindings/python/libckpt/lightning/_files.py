@@ -14,7 +14,7 @@ import time
 
 from libckpt import errors
 from libckpt.adapters.torch._members import TorchMember
-from libckpt.core.files import _disk, _publish_queue, _work
+from libckpt.core.files import _disk, _leftovers, _publish_queue, _work
 
 logger = logging.getLogger("libckpt")
 
@@ -31,31 +31,44 @@ class Files:
         self._steps = private / "lightning"
         self.work = _work.WorkFolders(private / "lightning-work")
         self._queue = None
+        self._left = None  # Notes of a killed run, the newest first; None: nobody has looked.
+        self._is_there = True  # The save before a removal: without it the older file must stay.
         self.holds_notes = False  # Until memory has the step that is saved.
         self.held = []  # Names and facts of notes.
 
     def finish(self):
         """Puts in their places the files that a killed run had captured, and removes those that it
-        wanted to remove after that."""
-        ends = time.monotonic() + _publish_queue.FINISH_DEADLINE
-        is_there = True  # The save before a removal: without it the older file must stay.
-        for _, facts in reversed(self.work.noted()):
-            path = self._directory / facts["name"]
-            if facts["is_removed"]:
-                if is_there and path.is_file():
-                    path.unlink()
-                continue
-            _, files = _publish_queue.await_step(self._steps, facts["step"], ends)
-            is_there = files is not None
-            if is_there:
-                _disk.place(files[FILE], path)
-        self.work.drop_all()
+        wanted to remove after that. After an OSError it goes on with the next call."""
+        if self._left is None:
+            self._left = self.work.noted()
+        ends = _leftovers.ends()
+        while self._left:
+            name, facts = self._left[-1]
+            self._finish_one(facts, ends)
+            self.work.drop(name)
+            self._left.pop()
+        if self._queue is None:
+            self.work.drop_all()
+
+    def _finish_one(self, facts, ends):
+        path = self._directory / facts["name"]
+        if facts["is_removed"]:
+            if self._is_there and path.is_file():
+                path.unlink()
+            return
+        _, files = _leftovers.await_step(self._steps, facts["step"], ends)
+        self._is_there = files is not None
+        if self._is_there:
+            _disk.place(files[FILE], path)
+        else:
+            _leftovers.log_dropped(path)
 
     def save(self, checkpoint, path):
         """Captures it; the file comes later. Raises CheckpointError when that cannot be."""
         with _publish_queue.turn():
+            if self._queue is None or self._left:
+                _leftovers.attempt(self._directory, self.finish)
             if self._queue is None:
-                self.finish()
                 job = _publish_queue.job_of("lightning", self._directory.name, self._steps)
                 self._queue = _publish_queue.PublishQueue(
                     job, self._steps, rank=0, world_size=1,
@@ -79,20 +92,20 @@ class Files:
         if self.held:
             with _publish_queue.turn():
                 self.held = [(name, facts) for name, facts in self.held if self._waits(name)]
-                try:
-                    self._write_notes()
-                except OSError as error:  # Training is to go on.
-                    logger.error("libckpt: %s: %s; files that are on their way come only if this "
-                                 "process ends by itself", self.work.directory, error)  # fmt: skip
+                self._write_notes()
 
     def _waits(self, name):
         return any(getattr(saved.publish, "name", "") == name for saved in self._queue.waiting)
 
     def _write_notes(self):
         held, self.held = self.held, []
-        for name, facts in held:
+        try:
             self.work.directory.mkdir(parents=True, exist_ok=True)
-            self.work.note(name, facts)
+            for name, facts in held:
+                self.work.note(name, facts)
+        except OSError as error:  # Training is to go on.
+            logger.error("libckpt: %s: %s; files that are on their way come only if this process "
+                         "ends by itself", self.work.directory, error)  # fmt: skip
 
     def is_coming(self, path):
         """Whether it was captured and is not in its place yet."""

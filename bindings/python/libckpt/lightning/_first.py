@@ -11,6 +11,7 @@ class First(pl.Callback):
         self._memory = memory
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self._memory.is_behind_batch = True
         self._memory.hold_files()
 
     def on_validation_start(self, trainer, pl_module):

@@ -6,7 +6,7 @@ import pathlib
 
 from libckpt import errors
 from libckpt.core import _resuming, _settings
-from libckpt.core.files import _publish_queue
+from libckpt.core.files import _leftovers, _publish_queue
 from libckpt.megatron import _classic, _folders, _torch_dist, _training
 from libckpt.megatron._memory import Memory
 
@@ -140,6 +140,7 @@ class EasyCkpt:
         if is_ours and newest is None:
             if failure is not None:
                 raise failure  # There is something: do not begin anew over it.
+            _leftovers.refuse_to_begin()
             if _training.stock("load_checkpoint") is None:
                 logger.warning("libckpt: nothing to resume from: training begins at iteration 0")
                 return 0, 0

@@ -20,7 +20,7 @@ import torch
 
 from libckpt import errors
 from libckpt.adapters.torch._members import TorchMember
-from libckpt.core.files import _disk, _publish_queue, _storage, _unsaved, _work
+from libckpt.core.files import _disk, _leftovers, _publish_queue, _storage, _unsaved, _work
 from libckpt.torch import _block, _published_sets, _queues
 from libckpt.torch._block import Folder, checkpoint
 
@@ -40,7 +40,7 @@ def resume(directory, deadline=10.0):
     sets = _published_sets.PublishedSets(os.path.realpath(directory))
     ends = time.monotonic() + deadline
     for name, facts in sets.work.noted():
-        path, files = _publish_queue.await_step(sets.private / "job", facts["step"], ends)
+        path, files = _leftovers.await_step(sets.private / "job", facts["step"], ends)
         if path is not None:
             sets.publish(name, files, facts)
             return True

@@ -39,6 +39,7 @@ ADVICE = "remove older folders"  # Where the disk is full.
 OTHERS_DEADLINE = 60.0  # For a folder that rank 0 publishes.
 
 _opened = {}  # By folder: a manager makes one Storage that writes and one that reads.
+_refused = {}  # By folder: why it could not be opened, as the log has it.
 
 
 class StorageConfig(LocalFileSystemStorageConfig):
@@ -71,7 +72,9 @@ class StorageConfig(LocalFileSystemStorageConfig):
         try:
             return Storage(self)
         except errors.CheckpointError as error:
-            logger.error("libckpt: %s; folders are written to disk as ever", error)
+            if _refused.get(self.directory) != str(error):  # A manager makes two of them.
+                _refused[self.directory] = str(error)
+                logger.error("libckpt: %s; folders are written to disk as ever", error)
             return LocalFileSystemStorage(self)
 
 

@@ -6,10 +6,9 @@ storage while training goes on. The folder is renamed to `checkpoint-N` when all
 """
 
 import logging
-import time
 
 from libckpt import errors
-from libckpt.core.files import _publish_queue
+from libckpt.core.files import _leftovers, _publish_queue
 from libckpt.transformers._folders import ADVICE, SENTINEL, Folders
 from libckpt.adapters.torch._members import TorchMember
 from libckpt.transformers._weights import Weights, collected, replaced
@@ -73,16 +72,21 @@ class TrainerFolders:
         is_plain = self._weights is not None and self._trainer.args.should_save
         return is_plain and not self._is_disabled and self._open_queue(self.folders())
 
-    def finish(self, deadline=_publish_queue.FINISH_DEADLINE):
-        """Publishes what a killed run had captured, and drops the rest."""
+    def finish(self):
+        """Publishes what a killed run had captured, and drops the rest. Rank 0 calls it."""
+        _leftovers.attempt(self.folders().output, self._finish)
+
+    def _finish(self):
         folders = self.folders()
-        ends = time.monotonic() + deadline
+        ends = _leftovers.ends()
         for name, facts in reversed(folders.work.noted()):
-            path, files = _publish_queue.await_step(
+            path, files = _leftovers.await_step(
                 folders.private / "job", facts["step"], ends, facts.get("weights")
             )
             if path is not None:
                 folders.publish(int(name), files)
+            else:
+                _leftovers.log_dropped(folders.path(int(name)))
         folders.work.drop_all()
 
     def _waiting(self):

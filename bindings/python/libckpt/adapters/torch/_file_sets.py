@@ -22,11 +22,10 @@ import os
 import pathlib
 import re
 import shutil
-import time
 
 from libckpt import errors
 from libckpt.adapters.torch._file_set import FileSet
-from libckpt.core.files import _disk, _publish_queue, _storage
+from libckpt.core.files import _disk, _leftovers, _publish_queue, _storage
 from libckpt.core.files._work import PRIVATE, WorkFolders
 
 logger = logging.getLogger("libckpt")
@@ -52,17 +51,18 @@ class FileSets:
         self.private = self.directory / PRIVATE / area
         self._keeps_foreign, self._is_once = keeps_foreign, is_once
         self.work = WorkFolders(self.private / "work")
-        if rank == 0:
-            try:
-                self._finish()
-            except OSError as error:  # The other ranks are opening the job: rank 0 does, too.
-                logger.error("libckpt: publish what a killed run left in %s: %s",
-                             self.directory, error)  # fmt: skip
+        # What a killed run has left, on rank 0: (number, facts), the newest first.
+        noted = [(int(name), facts) for name, facts in self.work.noted() if rank == 0]
+        self._left = sorted(noted, key=lambda one: -one[0])
+        if rank == 0 and _leftovers.attempt(self.directory, self._finish):
+            self.work.drop_all()
+            shutil.rmtree(self.private / "trash", ignore_errors=True)
         job = _publish_queue.job_of(kind, self.directory.name, self.directory / area)
         self._queue = _publish_queue.PublishQueue(
             job, self.private / "job", rank=rank, world_size=world_size, **options
         )
         self._ranks = self._queue.session.ranks
+        self._note_unfinished()
 
     def begin(self, name):
         """A set that this rank may write to, and commits."""
@@ -72,13 +72,17 @@ class FileSets:
                 "and no dot in front of a part"
             )
         with _publish_queue.turn():
+            self._finish_again()
             _publish_queue.settle_to(self._queue, 1)  # Each that was asked for is to come.
             return FileSet(self, name, self._queue.next_step())
 
     def settle(self):
         """Returns when all that was committed is there, or was given up. All ranks call it."""
+        with _publish_queue.turn():
+            self._finish_again()
         _publish_queue.settle(wait=True)
         self._ranks.meet("published files")
+        self._note_unfinished()
 
     def decide(self, what, value):
         """As rank 0 says it. All ranks call it."""
@@ -95,18 +99,35 @@ class FileSets:
         self.settle()
         self._queue.close()
 
+    # --- what a killed run has left
+
     def _finish(self):
-        """Publishes what a killed run had captured on all ranks, and drops the rest."""
-        ends = time.monotonic() + _publish_queue.FINISH_DEADLINE
-        noted = [(int(name), facts) for name, facts in self.work.noted()]
-        for step, facts in sorted(noted, key=lambda one: one[0]):
+        """Publishes what it had captured on all ranks, the oldest first, and drops the rest."""
+        ends = _leftovers.ends()
+        while self._left:
+            step, facts = self._left[-1]
             folder = self.work.folder(str(step))
             may_come = all((folder / f"captured-{r}").exists() for r in range(facts["ranks"]))
-            path, _ = _publish_queue.await_step(self.private / "job", step, ends if may_come else 0)
-            if path is not None and not any(folder.glob("missed-*")):
+            may_come = may_come and not any(folder.glob("missed-*"))
+            path, _ = _leftovers.await_step(self.private / "job", step, ends if may_come else 0)
+            if path is None or not may_come:
+                _leftovers.log_dropped(self.directory / facts["name"], may_come)
+                self.work.drop(str(step))
+            else:
                 self.publish(step, facts, path)
-        self.work.drop_all()
-        shutil.rmtree(self.private / "trash", ignore_errors=True)
+            self._left.pop()
+
+    def _finish_again(self):
+        """After an OSError. A set of this run that is there by now has dropped older ones."""
+        if self._left:
+            noted = {int(name) for name, _ in self.work.noted()}
+            self._left = [left for left in self._left if left[0] in noted]
+            _leftovers.attempt(self.directory, self._finish)
+
+    def _note_unfinished(self):
+        """On all ranks: none of them is to begin anew over what is left."""
+        reason = _leftovers.reason(self.directory)
+        _leftovers.note(self.directory, self.decide("unfinished files", reason))
 
     # --- publishing, on rank 0
 

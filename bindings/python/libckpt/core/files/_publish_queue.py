@@ -33,7 +33,6 @@ SILENT_MAX = 10.0  # A longer wait is logged.
 FAILING_DEADLINE = 60.0  # For storage that fails, as on a full disk; not for slow storage.
 FAILED_DEADLINE = 1.0  # The same, of a save that begins when storage fails already.
 LOOK_EVERY = 0.02  # Seconds, for a step that the daemon brings to storage.
-FINISH_DEADLINE = 10.0  # For the daemon to bring to storage what a killed run had captured.
 EXIT_DEADLINE = 60.0  # A full disk must not keep the process from ending.
 KEPT = 2  # Steps of a queue on storage: published files have names of their own.
 MEMBERS_MAX = 12
@@ -199,15 +198,6 @@ class PublishQueue:
             self.session.close(min(self.patience(), EXIT_DEADLINE))
             for _, path in [] if leaves_steps else _storage.steps(self.directory):
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def await_step(directory, step, ends, weights=None):
-    """As find_step, by that time: the daemon brings to storage what a killed run had captured."""
-    while True:
-        path, files = _storage.find_step(directory, step, weights)
-        if path is not None or time.monotonic() > ends:
-            return path, files
-        time.sleep(LOOK_EVERY)
 
 
 def job_of(kind, name, directory):
