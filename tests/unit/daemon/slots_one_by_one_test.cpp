@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "arena/shared_slot_memory.hpp"
+#include "base/spawn.hpp"
 #include "client/session_link.hpp"
 #include "daemon/control_server.hpp"
 #include "os/process.hpp"
@@ -75,7 +76,7 @@ class Server final : private DaemonControl {
     thread_ = std::thread([this] { context_.run(); });
   }
   ~Server() override {
-    asio::post(context_, [this] { asio::co_spawn(context_, end(), asio::detached); });
+    asio::post(context_, [this] { run_detached(context_.get_executor(), end()); });
     thread_.join();
     server_.reset();
     engine_.reset();
