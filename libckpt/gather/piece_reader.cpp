@@ -17,8 +17,6 @@ namespace ckpt::gather {
 
 namespace {
 
-using format::Extent;
-
 // Descriptions are small, and many shards may have no wanted name.
 constexpr std::size_t looks_in_flight = 16;
 constexpr std::size_t shards_in_flight = 4;

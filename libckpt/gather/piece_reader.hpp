@@ -18,40 +18,18 @@
 
 #include <functional>
 #include <memory>
-#include <span>
-#include <string>
 #include <vector>
 
 #include "gather/shard_source.hpp"
-#include "plan/planner.hpp"
+#include "gather/wants.hpp"
 #include "storage/member_writer.hpp"
 
 namespace ckpt::gather {
-
-struct WantedPiece {
-  plan::Want want;
-  std::span<std::byte> target;    // As large as the want. Lives until the Task ends.
-  std::vector<std::string> also;  // Other names of that memory here, and so in the checkpoint.
-  // Names under which shards have parts of the tensor, in addition to its own.
-  std::vector<std::string> part_names;
-};
-
-// Bytes that are wanted as one rank's shard has them, whatever they are.
-struct WantedBytes {
-  std::uint32_t rank = 0;
-  std::uint64_t offset = 0;     // In that shard.
-  std::span<std::byte> target;  // Lives until the Task ends.
-};
 
 // ReaderRank: the rank that wants the bytes, and how many ranks want theirs.
 struct ReaderRank {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
-};
-
-struct Wants {
-  std::vector<WantedPiece> pieces;
-  std::vector<WantedBytes> bytes;
 };
 
 // `hooks.verified` counts bytes that were copied. Errors: invalid_argument (no shard has a tensor

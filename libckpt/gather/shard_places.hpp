@@ -18,7 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "gather/piece_reader.hpp"
+#include "format/shard_record.hpp"
+#include "gather/wants.hpp"
 #include "plan/planner.hpp"
 
 namespace ckpt::gather {
