@@ -5,6 +5,7 @@
 #include "arena/arena_limits.hpp"
 #include "base/assert.hpp"
 #include "base/random.hpp"
+#include "base/units.hpp"
 #include "bucket/bucket_path.hpp"
 #include "cli/commands.hpp"
 #include "cli/memory_copy.hpp"
@@ -181,7 +182,7 @@ Status check_not_inside(Workplace& workplace, const StoredStep& step, const Copy
   return {};
 }
 
-// Of packed files only the Slot is known, which is larger than what they unpack to.
+// In a Slot each file takes whole pages. Of packed ones only the Slot is known, which is larger.
 std::uint64_t bytes_of(const StoredStep& step) {
   std::uint64_t bytes = 0;
   if (step.memory) {
@@ -193,7 +194,7 @@ std::uint64_t bytes_of(const StoredStep& step) {
   for (const format::ManifestShard& shard : step.manifest->shards) {
     if (!has_sizes) bytes += shard.slot_bytes;
     if (has_sizes)
-      for (const format::StoredFile& file : shard.files) bytes += file.bytes;
+      for (const format::StoredFile& file : shard.files) bytes += align_up(file.bytes, page_bytes);
   }
   return bytes;
 }
