@@ -243,6 +243,7 @@ def test_another_number_of_ranks_begins_with_the_state_of_the_step(cluster, tmp_
     # And on from what these ranks captured and published.
     log = cluster.start("AB", "job", 21, directory).finish()
     assert began(log, 0)[0] == began(log, 1)[0] > step
+    assert f"was saved by {'1 rank' if count == 1 else '3 ranks'}, this job has 2" in log
     assert said(log, 1, "source")[0] == ["storage", str(count)]
 
 

@@ -17,6 +17,7 @@ import zlib
 
 from libckpt import _native, errors
 from libckpt.core import _structure
+from libckpt.core._ranks import counted
 from libckpt.core._replicas import SHARES
 
 logger = logging.getLogger("libckpt")
@@ -127,9 +128,9 @@ class Gather:
         ranks = self._ranks
         if ranks.rank == 0 and answer["world_size"] != ranks.world_size:
             logger.warning(
-                "libckpt: job %s: step %d was saved by %d ranks, this job has %d: it is restored "
-                "by names, from all of its shards",
-                ranks.job, answer["step"], answer["world_size"], ranks.world_size,
+                "libckpt: job %s: step %d was saved by %s, this job has %d: it is restored by "
+                "names, from all of its shards",
+                ranks.job, answer["step"], counted(answer["world_size"]), ranks.world_size,
             )  # fmt: skip
 
     def _try_to_read(self, answer, targets, arrays):

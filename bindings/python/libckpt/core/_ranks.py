@@ -36,6 +36,11 @@ def of(options, can_talk=True):
     return Ranks(job, rank, world_size, group.store, f"libckpt/{job}/{attempt}/{number}", group)
 
 
+def counted(ranks):
+    """For people: "1 rank", "2 ranks"."""
+    return "1 rank" if ranks == 1 else f"{ranks} ranks"
+
+
 class Ranks:
     def __init__(self, job, rank=0, world_size=1, store=None, prefix="", group=None):
         self.job, self.rank, self.world_size = job, rank, world_size

@@ -15,6 +15,7 @@ import json
 import logging
 
 from libckpt.core import _item_kinds, _items, _registration, _rounds
+from libckpt.core._ranks import counted
 from libckpt.rng import RNG
 
 logger = logging.getLogger("libckpt")
@@ -79,9 +80,9 @@ class Replicas:
         for item in generators.values():
             item.seed(seed)
         logger.warning(
-            "libckpt: job %s: rank %d is new, step %d was saved by %d ranks: %s, all else is that "
-            "of rank %d",
-            self._ranks.job, rank, answer["step"], answer["world_size"],
+            "libckpt: job %s: rank %d is new, step %d was saved by %s: %s, all else is that of "
+            "rank %d",
+            self._ranks.job, rank, answer["step"], counted(answer["world_size"]),
             f"its random generators were seeded with {seed}" if generators
             else "seed its random generators",
             answer["items_of"],

@@ -15,6 +15,7 @@ import torch
 
 from libckpt import errors
 from libckpt._init import init, with_keywords
+from libckpt.core._ranks import counted
 from libckpt.core.files import _publish_queue
 from libckpt.ticket import said
 
@@ -93,7 +94,7 @@ class LocalCheckpointManager:
             restored = self.session.restore()
             if restored.world_size != self.session.world_size:
                 failure = errors.Unsupported(
-                    f"step {restored.step} was saved by {restored.world_size} ranks, and local "
+                    f"step {restored.step} was saved by {counted(restored.world_size)}, and local "
                     "checkpoints are for the same number: use save_checkpoint_if_needed"
                 )
         except errors.NotFound:
