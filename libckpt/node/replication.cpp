@@ -32,20 +32,30 @@ Replication::Replication(const JobFacts& facts, JobLife& life, SlotTable& slots,
       slots_(slots),
       peers_(peers),
       giving_way_(giving_way),
+      incoming_(facts, life, slots, giving_way),
       changed_(facts.clock()) {}
 
 void Replication::stop() {
   is_stopping_ = true;
   changed_.close();
   for (const auto& connection : served_) connection->close();
-  for (const auto& [lane, connection] : feed_connections_) {
-    if (connection) connection->close();
-  }
+  close_lines([](const auto&) { return true; });
+}
+
+// The lane that sends over one sees it fail, and dials anew.
+template <class Claim>
+void Replication::close_lines(Claim claim) {
+  std::erase_if(feed_lines_, [&](const auto& entry) {
+    if (!claim(entry)) return false;
+    entry.second.connection->close();
+    return true;
+  });
 }
 
 void Replication::wake() {
   if (is_stopping_) return;
   choose_targets();
+  hear_boots();
   // A restore may bring back shards that targets have freed since; a shard that a target still has
   // is not sent again when it is offered.
   const std::uint64_t timeline = agree::newest_timeline(facts_.history);
@@ -68,10 +78,7 @@ void Replication::choose_targets() {
   targets_.clear();
   partners_.clear();
   // A name may stand for another host now. The host's boot says which steps it was given.
-  for (auto& [lane, connection] : feed_connections_) {
-    if (connection) connection->close();
-    connection.reset();
-  }
+  close_lines([](const auto&) { return true; });
   if (facts_.secret.empty()) return;
   const Digest seed = digest_of(std::as_bytes(std::span(shape.job)));
   const auto placement = replicate::place_replicas(shape.nodes, shape.replicas, seed.low);
@@ -86,6 +93,19 @@ void Replication::choose_targets() {
       if (name == facts_.node || to == facts_.node)
         partners_.insert(name == facts_.node ? to : name);
     }
+  }
+}
+
+// The network may not say that the other end of a lane's connection is dead. Each lane would stand
+// still until its deadline, one after the other where there is one copy to send.
+void Replication::hear_boots() {
+  for (const std::string& target : targets_) {
+    const std::uint64_t boot = peers_.boot_of(target);
+    if (boot == 0 || std::exchange(heard_boots_[target], boot) == boot) continue;
+    note_boot(target, boot);
+    close_lines([&](const auto& entry) {
+      return entry.first.target == target && entry.second.boot != boot;
+    });
   }
 }
 
@@ -160,7 +180,6 @@ asio::awaitable<void> Replication::feed(Lane lane) {
   Duration backoff = retry_after;
   LogLimit complaint(30.0);
   while (!is_stopping_ && is_target(lane.target)) {
-    note_boot(lane.target, peers_.boot_of(lane.target));
     std::shared_ptr<Slot> slot = peers_.is_live(lane.target) ? next_for(lane.target) : nullptr;
     if (!slot) {
       owed_.paid(lane);
@@ -189,8 +208,7 @@ asio::awaitable<void> Replication::feed(Lane lane) {
     if (!slept) break;
     backoff = std::min(backoff * 2, retry_after_max);
   }
-  if (const auto& connection = feed_connections_[lane]) connection->close();
-  feed_connections_.erase(lane);
+  close_lines([&](const auto& entry) { return entry.first == lane; });
   owed_.paid(lane);
   fed_.erase(lane);
 }
@@ -199,13 +217,14 @@ Task<void> Replication::send(Lane lane, std::shared_ptr<Slot> slot) {
   const replicate::SealedShard source = source_of(slot);
   const Copy copy{slot->id(), slot->digest()};
   slot.reset();
-  std::shared_ptr<wire::Connection> connection = feed_connections_[lane];
+  const auto line = feed_lines_.find(lane);
+  auto connection = line == feed_lines_.end() ? nullptr : line->second.connection;
   if (!connection) {
     std::uint64_t boot = 0;
     auto dialed = co_await peers_.dial(lane.target, wire::Purpose::data, &boot);
     if (!dialed) co_return fail(std::move(dialed).error());
     connection = std::move(*dialed);
-    feed_connections_[lane] = connection;
+    feed_lines_[lane] = {connection, boot};
     note_boot(lane.target, boot);
   }
   CKPT_POINT("repl.begin");
@@ -223,7 +242,7 @@ Task<void> Replication::send(Lane lane, std::shared_ptr<Slot> slot) {
       sent ? *sent == replicate::Delivery::applied : sent.error().code() == Errc::exhausted;
   if (!is_usable) {
     connection->close();
-    feed_connections_.erase(lane);
+    feed_lines_.erase(lane);
   }
   if (sent && *sent == replicate::Delivery::declined) {
     // One of us is behind: a step that both know to be of no use is not offered at all.
@@ -270,121 +289,9 @@ asio::awaitable<void> Replication::serve(std::shared_ptr<wire::Connection> conne
   replicate::ServiceOptions options;
   options.compute = facts_.context.seams.compute;
   auto served = co_await replicate::serve_peer(connection, facts_.clock(), std::move(identity),
-                                               *this, *this, std::move(options));
+                                               incoming_, *this, std::move(options));
   if (!served) log_info("job={} {}", facts_.shape.job, served.error().message());
   served_.erase(connection);
-}
-
-Result<replicate::ReplicaTarget> Replication::reserve(const replicate::ShardOffer& offer) {
-  const format::ShardRecord& record = *offer.record;
-  const std::string what =
-      fmt::format("copy of step {} rank {}", number(record.id.at.step), record.id.rank);
-  if (record.job != facts_.shape.job || record.run != facts_.shape.run) {
-    return fail(Errc::not_found, what + ": another run");
-  }
-  // Of another number of ranks only the step that was restored, until a newer one is committed.
-  const bool is_wanted =
-      record.world_size == facts_.shape.world_size || facts_.is_newest_committed(record.id.at);
-  if (!is_wanted || record.id.rank >= record.world_size) {
-    return fail(Errc::cancelled, what + ": another world size");
-  }
-  if (facts_.is_fenced(record.id.at)) {
-    return fail(Errc::cancelled, what + ": fenced: its timeline was abandoned");
-  }
-  if (facts_.committed && record.id.at < *facts_.committed) {
-    return fail(Errc::cancelled, what + ": a newer step is committed");
-  }
-  replicate::ReplicaTarget target;
-  target.ticket = next_ticket_++;
-  target.hold = giving_way_.begin_receiving();
-  if (slots_.find(record.id, offer.digest)) {
-    target.applied = replicate::ChunkSet(record.chunk_crcs.size());
-    for (std::size_t i = 0; i < record.chunk_crcs.size(); ++i) target.applied.insert(i);
-    receiving_[target.ticket] = {nullptr, offer.record, offer.digest, target.applied, target.hold};
-    return target;
-  }
-  for (auto entry = receiving_.begin(); entry != receiving_.end(); ++entry) {
-    Receiving& earlier = entry->second;
-    if (!earlier.slot || earlier.record->id != record.id) continue;
-    if (!earlier.hold.expired()) return fail(Errc::unavailable, what + ": is being received");
-    if (earlier.digest != offer.digest) continue;
-    target.bytes = earlier.slot->memory().bytes();
-    target.applied = earlier.applied;
-    Receiving resumed = std::move(earlier);
-    resumed.hold = target.hold;
-    receiving_.erase(entry);
-    receiving_[target.ticket] = std::move(resumed);
-    target.base = base_of(slots_, offer);
-    return target;
-  }
-  auto slot = slots_.take_replica(record, [this, held = life_.hold()] { life_.touch(); });
-  if (!slot && slot.error().code() == Errc::exhausted && make_room(record.id.rank))
-    slot = slots_.take_replica(record, [this, held = life_.hold()] { life_.touch(); });
-  if (!slot) return fail(std::move(slot).error());
-  target.base = base_of(slots_, offer);  // Before anything else could ask for its Slot.
-  (*slot)->begin_fill(record.id);
-  target.bytes = (*slot)->memory().bytes();
-  target.applied = replicate::ChunkSet(record.chunk_crcs.size());
-  receiving_[target.ticket] = {*slot, offer.record, offer.digest, target.applied, target.hold};
-  return target;
-}
-
-bool Replication::make_room(std::uint32_t rank) {
-  for (auto entry = receiving_.begin(); entry != receiving_.end(); ++entry) {
-    const Receiving& receiving = entry->second;
-    if (!receiving.slot || receiving.record->id.rank != rank || !receiving.hold.expired()) continue;
-    receiving.slot->abandon();
-    receiving_.erase(entry);
-    return true;
-  }
-  return false;
-}
-
-void Replication::base_damaged(const replicate::CopyName& base, std::size_t chunk) {
-  damaged(facts_.shape.job, base.shard, base.digest, chunk);
-}
-
-void Replication::chunk_applied(std::uint64_t ticket, std::size_t index) {
-  const auto entry = receiving_.find(ticket);
-  if (entry != receiving_.end()) entry->second.applied.insert(index);
-}
-
-Status Replication::sealed(std::uint64_t ticket) {
-  const auto entry = receiving_.find(ticket);
-  if (entry == receiving_.end()) return fail(Errc::cancelled, "seal a copy: its memory was freed");
-  Receiving receiving = std::move(entry->second);
-  receiving_.erase(entry);
-  if (!receiving.slot) return {};  // We had it.
-  CKPT_POINT("repl.ack.before");
-  if (receiving.is_freed || facts_.is_fenced(receiving.record->id.at)) {
-    receiving.slot->abandon();
-    return fail(Errc::cancelled, "seal a copy: fenced, or its memory was freed");
-  }
-  receiving.slot->filled();
-  receiving.slot->seal(std::move(receiving.record));
-  CKPT_POINT("repl.ack.after");
-  life_.touch();
-  return {};
-}
-
-void Replication::abandoned(std::uint64_t ticket) {
-  // The applied Chunks stay for the next offer of the same shard, until their Slot is needed.
-  const auto entry = receiving_.find(ticket);
-  if (entry == receiving_.end()) return;
-  if (entry->second.slot && !entry->second.is_freed) return;
-  if (entry->second.slot) entry->second.slot->abandon();
-  receiving_.erase(entry);
-}
-
-void Replication::memory_freed() {
-  for (auto entry = receiving_.begin(); entry != receiving_.end();) {
-    Receiving& receiving = entry->second;
-    receiving.is_freed = true;
-    // While its connection still writes, the Slot stays; abandoned() or sealed() will tell.
-    const bool is_over = receiving.slot && receiving.hold.expired();
-    if (is_over) receiving.slot->abandon();
-    entry = is_over ? receiving_.erase(entry) : std::next(entry);
-  }
 }
 
 Result<replicate::SealedShard> Replication::lease(const std::string& job,

@@ -2,7 +2,8 @@
 //
 // Two lanes to each target, each with a coroutine and a connection, send it our sealed shards,
 // oldest first, until it has verified them. Lanes send shards of one step only, so that it arrives
-// soon. Arriving bytes go into Slots that no trainer ever has mapped.
+// soon. Copies that arrive are the business of IncomingCopies: they go into Slots that no trainer
+// ever has mapped.
 //
 // Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
 #pragma once
@@ -14,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "arena/slot.hpp"
 #include "base/signal.hpp"
 #include "node/copy_base.hpp"
 #include "node/giving_way.hpp"
+#include "node/incoming_copies.hpp"
 #include "node/job_facts.hpp"
 #include "node/job_life.hpp"
 #include "node/owed_copies.hpp"
@@ -27,7 +28,7 @@
 
 namespace ckpt::node {
 
-class Replication final : public replicate::ReplicaSink, public replicate::ShardProvider {
+class Replication final : public replicate::ShardProvider {
  public:
   Replication(const JobFacts& facts, JobLife& life, SlotTable& slots, Peers& peers,
               GivingWay& giving_way);
@@ -38,7 +39,7 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
 
   void wake();  // There may be something to send, or other targets.
   void stop();
-  void memory_freed();  // Copies being received have no room any more.
+  void memory_freed() { incoming_.memory_freed(); }
 
   // Serves a data connection that a peer opened and authenticated.
   void admit(std::shared_ptr<wire::Connection> connection, wire::PeerIdentity identity);
@@ -60,27 +61,18 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   // Copies that have not arrived for long, at targets that are live; empty: none.
   std::string trouble(Time now) const;
 
-  Result<replicate::ReplicaTarget> reserve(const replicate::ShardOffer& offer) override;
-  void base_damaged(const replicate::CopyName& base, std::size_t chunk) override;
-  void chunk_applied(std::uint64_t ticket, std::size_t index) override;
-  Status sealed(std::uint64_t ticket) override;
-  void abandoned(std::uint64_t ticket) override;
   Result<replicate::SealedShard> lease(const std::string& job, const format::ShardId& shard,
                                        const Digest& digest) override;
   void damaged(const std::string& job, const format::ShardId& shard, const Digest& digest,
                std::size_t chunk) override;
 
-  // A reception of the rank that broke off gives its Slot back. False: there is none.
-  bool make_room(std::uint32_t rank);
+  // A copy of the rank that broke off on its way here gives its Slot back. False: there is none.
+  bool make_room(std::uint32_t rank) { return incoming_.make_room(rank); }
 
  private:
-  struct Receiving {
-    std::shared_ptr<arena::Slot> slot;  // Null: we have the shard already.
-    std::shared_ptr<const format::ShardRecord> record;
-    Digest digest;
-    replicate::ChunkSet applied;
-    std::weak_ptr<void> hold;  // Alive while a connection may still write into the Slot.
-    bool is_freed = false;     // The job's memory was freed meanwhile: of no use any more.
+  struct FeedLine {
+    std::shared_ptr<wire::Connection> connection;
+    std::uint64_t boot = 0;  // The target's, as it was dialed.
   };
 
   void choose_targets();
@@ -88,6 +80,9 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   asio::awaitable<void> feed(Lane lane);
   // Sends one shard over the lane's connection, which is made when there is none.
   Task<void> send(Lane lane, std::shared_ptr<arena::Slot> slot);
+  void hear_boots();
+  template <class Claim>
+  void close_lines(Claim claim);
   void note_boot(const std::string& target, std::uint64_t boot);
   std::shared_ptr<arena::Slot> next_for(const std::string& target);
   bool is_under_way(const std::string& target, const Copy& copy) const;
@@ -101,21 +96,21 @@ class Replication final : public replicate::ReplicaSink, public replicate::Shard
   SlotTable& slots_;
   Peers& peers_;
   GivingWay& giving_way_;
+  IncomingCopies incoming_;
   Signal changed_;
   std::vector<std::string> targets_;
   std::set<std::string> partners_;
-  std::map<Lane, std::shared_ptr<wire::Connection>> feed_connections_;
+  std::map<Lane, FeedLine> feed_lines_;
   std::set<Lane> fed_;                           // Those whose coroutine runs.
   std::map<Lane, Copy> under_way_;               // The copy that a lane sends.
   std::map<std::string, std::set<Copy>> given_;  // By target: verified there.
   std::uint64_t given_in_ = 0;                   // Which timeline was the newest then.
   OwedCopies owed_;
-  std::map<std::string, std::uint64_t> target_boots_;
-  std::map<std::uint64_t, Receiving> receiving_;  // By ticket.
+  std::map<std::string, std::uint64_t> heard_boots_;   // As the control lines have it.
+  std::map<std::string, std::uint64_t> target_boots_;  // The newest, of a lane or a control line.
   std::set<std::shared_ptr<wire::Connection>> served_;
   Digest placed_for_;      // Members that targets_ was computed for.
   std::string placed_as_;  // Our name then.
-  std::uint64_t next_ticket_ = 1;
   CopiesSent copies_sent_;
   bool skips_unchanged_ = false;
   bool is_stopping_ = false;

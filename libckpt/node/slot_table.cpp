@@ -184,12 +184,8 @@ void SlotTable::let_go_own(std::uint32_t rank) {
 }
 
 void SlotTable::let_go_replicas_from(std::uint32_t rank) {
-  for (auto entry = replicas_.lower_bound(rank); entry != replicas_.end();) {
-    auto& [of_rank, slots] = *entry;
-    if (!replicas_being_made_.contains(of_rank)) let_go_free(slots);
-    entry = slots.empty() ? replicas_.erase(entry) : std::next(entry);
-  }
-  check_invariants();
+  for (auto entry = replicas_.lower_bound(rank); entry != replicas_.end();)
+    (void)let_go_replicas_of(entry++->first);
 }
 
 void SlotTable::let_go_healed() {

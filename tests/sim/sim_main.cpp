@@ -24,6 +24,7 @@ struct Arguments {
   bool is_frozen = false;
   bool has_copies = false;
   bool has_pauses = false;
+  bool has_slow_slots = false;
 };
 
 Arguments parse(int argc, char** argv) {
@@ -53,13 +54,15 @@ Arguments parse(int argc, char** argv) {
       arguments.has_copies = true;
     } else if (word == "--pauses") {
       arguments.has_pauses = true;
+    } else if (word == "--slow-slots") {
+      arguments.has_slow_slots = true;
     } else if (word == "--expect-caught") {
       arguments.expects_caught = true;
     } else {
       std::fprintf(
           stderr,
           "usage: %s [--first N] [--seeds N] [--seed N] [--verbose] [--retract] [--elastic] "
-          "[--frozen] [--copies] [--pauses] [--expect-caught]\n",
+          "[--frozen] [--copies] [--pauses] [--slow-slots] [--expect-caught]\n",
           argv[0]);
       std::exit(2);
     }
@@ -78,7 +81,8 @@ int main(int argc, char** argv) {
   for (std::uint64_t seed = arguments.first; seed < arguments.first + arguments.count; ++seed) {
     const bool retracts = arguments.retracts || seed % 4 == 0;
     ckpt::sim::World world({seed, arguments.is_verbose, retracts, arguments.is_elastic,
-                            arguments.is_frozen, arguments.has_copies, arguments.has_pauses});
+                            arguments.is_frozen, arguments.has_copies, arguments.has_pauses,
+                            arguments.has_slow_slots});
     const ckpt::sim::Outcome outcome = world.run();
     total.launches += outcome.launches;
     total.restores += outcome.restores;

@@ -47,16 +47,20 @@ asio::awaitable<void> run_held(std::shared_ptr<SimTrainer> trainer) {
   co_await trainer->run();
 }
 
-// SlowStart: on some machines the first Slots take their time, and a restore may be over before the
-// last one of its rank is there.
-class SlowStart final : public arena::MemorySource {
+// SlowSlots: on some machines the first Slots take their time, and a restore may be over before the
+// last one of its rank is there. In a world of slow Slots all of them do on others: a step may be
+// sealed before a peer has room for the one before.
+class SlowSlots final : public arena::MemorySource {
  public:
-  SlowStart(test::HeapSource& memory, Clock& clock, std::uint64_t boot)
-      : memory_(memory), clock_(clock), slow_left_(boot % 3 == 0 ? 3 : 0) {}
+  SlowSlots(test::HeapSource& memory, Clock& clock, std::uint64_t boot, bool may_stay_slow)
+      : memory_(memory),
+        clock_(clock),
+        slow_left_(boot % 3 == 0 ? 3 : 0),
+        stays_slow_(may_stay_slow && boot % 2 == 0) {}
 
   Task<std::unique_ptr<arena::SlotMemory>> allocate(std::uint64_t bytes) override {
-    const bool is_slow = slow_left_ > 0;
-    if (is_slow) --slow_left_;
+    const bool is_slow = stays_slow_ || slow_left_ > 0;
+    if (slow_left_ > 0) --slow_left_;
     if (is_slow) CKPT_CO_CHECK(co_await sleep_until(clock_, clock_.after(time_each)));
     auto made = co_await memory_.allocate(bytes);
     co_return made;
@@ -67,6 +71,7 @@ class SlowStart final : public arena::MemorySource {
   test::HeapSource& memory_;
   Clock& clock_;
   std::uint32_t slow_left_;
+  bool stays_slow_;
 };
 
 }  // namespace
@@ -79,7 +84,7 @@ struct World::Machine {
         files(world.disk_, &clock, static_cast<std::uint32_t>(++world.owner_)),
         network(world.network_.add_node(machine_name, clock)),
         compute(clock, boot, hashing_time_max(boot)),
-        slow_start(memory, clock, boot) {
+        slow_slots(memory, clock, boot, world.options_.has_slow_slots) {
     clock.advance(world.now_ - clock.now());
     node::EngineOptions options;
     options.name = name;
@@ -97,7 +102,7 @@ struct World::Machine {
       return proof;
     };
     engine = std::make_shared<node::Engine>(
-        context->get_executor(), node::Seams{clock, slow_start, files, *network, &compute},
+        context->get_executor(), node::Seams{clock, slow_slots, files, *network, &compute},
         options);
   }
 
@@ -114,7 +119,7 @@ struct World::Machine {
   test::MemoryFileSystem files;
   std::unique_ptr<wire::Network> network;
   test::SimCompute compute;
-  SlowStart slow_start;
+  SlowSlots slow_slots;
   std::shared_ptr<node::Engine> engine;
 };
 

@@ -6,7 +6,8 @@
 //
 // An elastic world has another number of ranks in each launch, and no storage. In a world of copies
 // each rank captures a share of one tensor and gets all of it back. In one of pauses nodes stand
-// still for seconds, shorter or longer than makes them lost.
+// still for seconds, shorter or longer than makes them lost. In one of slow Slots memory takes its
+// time on some machines.
 //
 //   run(): faults (kills, zombies, partitions, slow and failing disk, flips) --> calm --> checks
 //          --> of each third seed, in calm: storage hangs, the coordinator dies, a file rots
@@ -43,9 +44,10 @@ struct WorldOptions {
   bool trainers_retract = false;  // They ask for restores in mid-training and give them up.
   // Each launch has another number of ranks, and there is no storage: only memory has the steps.
   bool is_elastic = false;
-  bool is_frozen = false;   // Most bytes stay the same for some steps, and are not sent again.
-  bool has_copies = false;  // All ranks hold one tensor, and divide its capture.
-  bool has_pauses = false;  // Nodes stand still for seconds and go on, and no link is cut.
+  bool is_frozen = false;       // Most bytes stay the same for some steps, and are not sent again.
+  bool has_copies = false;      // All ranks hold one tensor, and divide its capture.
+  bool has_pauses = false;      // Nodes stand still for seconds and go on, and no link is cut.
+  bool has_slow_slots = false;  // On some machines every Slot takes its time, those for copies too.
 };
 
 struct Outcome {

@@ -184,6 +184,35 @@ TEST_CASE("returned node: it gets its copy of the last step again, with nothing 
       [&] { return world.network.bytes_delivered("A", "B") >= before + tensor_bytes; }));
 }
 
+// Else each lane to it would stand still for 10 s, one after the other.
+TEST_CASE("returned node: dead connections that stay silent hold up no copy", "[unit][node]") {
+  World world;
+  test::SimNetworkOptions options;
+  options.silence_one_in = 1;
+  world.network.set_options(options);
+  world.open(world.a, "A", 7);
+  world.open(world.b, "B", 8);
+  for (OneNode* node : {&world.a, &world.b})
+    REQUIRE(node->engine->call(node->trainer.session, control::StartFresh{1}));
+  for (const std::uint64_t step : {1, 2, 3, 4}) {
+    REQUIRE(world.pass_until(
+        [&] { return !world.a.trainer.granted.empty() && !world.b.trainer.granted.empty(); }));
+    capture(world.a, Step{step});
+    capture(world.b, Step{step});
+    REQUIRE(world.pass_until([&] { return world.a.trainer.committed == Step{step}; }));
+  }
+
+  world.network.kill("B");
+  world.stop(world.b);
+  const std::uint64_t before = world.network.bytes_delivered("A", "B");
+  world.b.trainer = Trainer{};
+  world.open(world.b, "B", 9);
+  const Time opened_at = world.clock.now();
+  CHECK(world.pass_until(
+      [&] { return world.network.bytes_delivered("A", "B") >= before + tensor_bytes; }));
+  CHECK(world.clock.now() - opened_at < std::chrono::seconds(8));
+}
+
 // B and C state nothing to each other, since A coordinates both.
 TEST_CASE("returned node: it gets its copy from each peer, though none has missed it",
           "[unit][node]") {
