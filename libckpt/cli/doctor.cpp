@@ -33,6 +33,7 @@ Finding check_options(Options given, bool has_job, Options& effective) {
   auto resolved = Options::resolve(given);
   if (resolved) {
     effective = std::move(*resolved);
+    if (!has_job) effective.job.clear();  // A directory may then be any job's.
     if (effective.disable) {
       finding.grade = Finding::Grade::note;
       finding.text = "libckpt is switched off: every call is a no-op";

@@ -125,6 +125,7 @@ TEST_CASE_METHOD(LostScene, "cli lost history: doctor finds what a trainer is re
                  "[unit][cli]") {
   CHECK(trouble_for("job").empty());
   CHECK(trouble_for("").empty());
+  CHECK_THAT(must(doctor({runtime_dir(), dir})).text, !Contains("the directory of job"));
   CHECK_THAT(trouble_for("gpt2"), Contains("is the directory of job \"job\"") && Contains("gpt2"));
   overwrite(marker);
   CHECK_THAT(trouble_for("job"), Contains("run.json: it is cut off") && Contains("`ckpt cp "));
