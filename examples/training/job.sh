@@ -33,7 +33,8 @@ report_of() {  # report_of RANK
   echo "$scratch/$phase.rank$1.jsonl"
 }
 field() {  # field NAME: of the JSON line on standard input; nothing when absent or null
-  sed -n "s/.*\"$1\":\"\{0,1\}\([^\",}]*\).*/\1/p" | grep -v '^null$'
+  sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p; t; s/.*\"$1\":\([^\",}]*\).*/\1/p" |
+    grep -v '^null$'
 }
 last() {  # last RANK NAME: in its newest report of a step, or 0
   local value

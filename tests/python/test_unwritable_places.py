@@ -43,7 +43,7 @@ def test_what_cannot_be_published_at_a_start_comes_at_a_later_one(
     with monkeypatch.context() as patch:
         patch.setattr(_disk, "swap_in", refuse)
         second = open_sets()
-    assert "publish what a killed run left in" in caplog.text
+    assert "what a killed run had captured for" in caplog.text
     assert "No space left on device" in caplog.text
     assert not (tmp_path / "out" / "a").exists()
     die(second)
