@@ -83,7 +83,7 @@ def test_what_was_saved_under_the_new_names_needs_no_rule_and_minds_none(saved):
     session, _, model, _ = saved
     other = New()
     session.restore({"net": other}, renamed=RULES)
-    session.save(2, {"net": other}).captured.result(30)
+    session.save(2, {"net": other}, wait=60).captured.result(30)  # Slots of this layout are made.
     again = New()
     assert session.restore({"net": again}, renamed=RULES).step == 2
     assert_moved(model, again)
