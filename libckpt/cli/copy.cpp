@@ -28,7 +28,7 @@ namespace ckpt::cli {
 
 namespace {
 
-// What lies beside a checkpoint and says which steps a restore has abandoned.
+// The files beside a checkpoint that say which steps a restore has abandoned.
 struct History {
   std::shared_ptr<const format::Timelines> timelines;  // Null: lost, or the checkpoint lies alone.
   std::string lost;  // The reason, where it was there once: an abandoned step then looks good.

@@ -6,8 +6,8 @@
 //   4. For a reader who takes checksums of the targets: checks afterwards that they hold what was
 //      verified, and reads again what does not (gather/shard_places.hpp).
 //
-// So a checksum never belongs to a bit that flipped in a target. What remains are the moments
-// between the check of a Chunk in a buffer of its own and the copy from there.
+// So a checksum never belongs to a bit that flipped in a target. The moments between the
+// check of a Chunk in a buffer of its own and the copy from there remain.
 //
 // Whole tensors of one name in the shards of several ranks are nobody's copies: nothing says that
 // their bytes are equal. Only the rank that saved one may read it, and only in a world of the same

@@ -36,7 +36,7 @@ class LostScene : public StoredRun {
     return workplace.run(
         storage::open_run_directory({workplace.files(), workplace.clock(), path}, order));
   }
-  // What doctor finds of the directory; empty: nothing that a trainer would be refused for.
+  // Doctor's finding about the directory; empty: no trainer would be refused.
   std::string trouble_for(const std::string& job) const {
     Options options;
     options.job = job;

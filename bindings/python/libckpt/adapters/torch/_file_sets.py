@@ -51,7 +51,7 @@ class FileSets:
         self.private = self.directory / PRIVATE / area
         self._keeps_foreign, self._is_once = keeps_foreign, is_once
         self.work = WorkFolders(self.private / "work")
-        # What a killed run has left, on rank 0: (number, facts), the newest first.
+        # Left by a killed run, on rank 0: (number, facts), the newest first.
         noted = [(int(name), facts) for name, facts in self.work.noted() if rank == 0]
         self._left = sorted(noted, key=lambda one: -one[0])
         if rank == 0 and _leftovers.attempt(self.directory, self._finish):
