@@ -1,7 +1,7 @@
 // Spawn: starts coroutines that nobody awaits.
 //
-// Only its source names Asio's co_spawn: each further file that does costs the compiler a second
-// or more for each type of coroutine.
+// Only its source names Asio's co_spawn: a file that instantiates that for ten types of coroutines
+// takes a compiler up to a third longer.
 #pragma once
 
 #include <optional>

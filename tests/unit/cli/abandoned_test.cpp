@@ -23,13 +23,6 @@ class AbandonedScene : public StoredRun {
     std::filesystem::copy(dir, good, std::filesystem::copy_options::recursive);
     store_history({{1, {}}, {2, test::step_id(1)}});
   }
-  Result<Outcome> copy_to(const std::string& from, const std::string& to) const {
-    CopyOptions order;
-    order.from = from;
-    order.to = to;
-    order.json = true;
-    return copy(order);
-  }
   format::Timelines timelines_in(const std::string& path) {
     const storage::Site there(workplace.files(), workplace.clock(), path);
     return must(workplace.run(storage::load_timelines(there, test::test_run)));

@@ -20,13 +20,6 @@ class LostScene : public StoredRun {
     older = save(1);
     newest = save(2);
   }
-  Result<Outcome> copy_to(const std::string& from, const std::string& to) const {
-    CopyOptions order;
-    order.from = from;
-    order.to = to;
-    order.json = true;
-    return copy(order);
-  }
   Result<format::RunMarker> open(const std::string& path) {
     storage::RunOrder order;
     order.job = "job";

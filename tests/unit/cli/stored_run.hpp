@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/commands.hpp"
 #include "cli/workplace.hpp"
 #include "support/temporary_directory.hpp"
 #include "unit/storage/storage_fixture.hpp"
@@ -45,6 +46,13 @@ class StoredRun {
   }
   std::string save(const std::vector<test::MadeShard>& shards) {
     return dir + "/" + must(workplace.run(test::save(site(), shards, ++attempts))).name;
+  }
+  static Result<Outcome> copy_to(const std::string& from, const std::string& to) {
+    CopyOptions order;
+    order.from = from;
+    order.to = to;
+    order.json = true;
+    return copy(order);
   }
   void damage(const std::string& path, std::streamoff offset = 4200) const {
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
