@@ -30,8 +30,8 @@ void compare_with_memcpy(bench::Harness& harness, const std::string& what, std::
   harness.compare({"B1" + suffix, what + ", checksum on / memcpy", 1.1, is_judged ? 0.95 : 0.0},
                   with, copy);
   harness.compare(
-      {"B1b" + suffix, what + ", checksum deferred / memcpy", 1.2, is_judged ? 1.0 : 0.0},
-      without, copy);
+      {"B1b" + suffix, what + ", checksum deferred / memcpy", 1.2, is_judged ? 1.0 : 0.0}, without,
+      copy);
 }
 
 }  // namespace

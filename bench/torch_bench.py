@@ -171,7 +171,8 @@ def memcpy_of(model):
 
 def measure_large(harness, scratch, model):
     ours, stock = Ours(scratch, model, "large"), Stock(scratch, model)
-    harness.compare(Bar("B2", "stall: torch.save and fsync / save()", 20, 10), ours.save, stock.save)
+    bar = Bar("B2", "stall: torch.save and fsync / save()", 20, 10)
+    harness.compare(bar, ours.save, stock.save)
     harness.compare(Bar("B3", "stall: async_save, default / save()", 8, 4), ours.save,
                     Dcp(scratch, model, no_dist=True).save)  # fmt: skip
     cached = Dcp(scratch, model, no_dist=True, async_stager=stager())
