@@ -298,7 +298,8 @@ int print_error(const std::string& command, const Error& error, bool json) {
     printed["error"] = {{"code", to_string(error.code())}, {"text", message_of(error)}};
     std::puts(printed.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   }
-  fmt::print(stderr, "ckpt {}: {}\n", command, message_of(error));
+  const std::string text = fmt::format("ckpt {}: {}\n", command, message_of(error));
+  std::fputs(folded(text, error_width()).c_str(), stderr);
   return is_wrong_use ? exit_wrong_use : exit_trouble;
 }
 
