@@ -203,8 +203,8 @@ struct Moved {
   std::uint64_t copied_bytes = 0, found_bytes = 0;
 };
 
-Outcome told(const StoredStep& step, const CopyOptions& given, const storage::Copied& copied,
-             const Moved& moved) {
+Outcome copy_outcome(const StoredStep& step, const CopyOptions& given,
+                     const storage::Copied& copied, const Moved& moved) {
   Outcome outcome;
   const std::string path = os::join(given.to, copied.name);
   outcome.json = {{"from", step.directory},          {"to", path},
@@ -257,7 +257,7 @@ Result<Outcome> copy_memory(Workplace& workplace, const std::shared_ptr<StoredSt
   const auto copied = workplace.run(copy_from_memory(target, step, std::move(order)));
   progress.reset();
   if (!copied) return fail(Error(copied.error()));
-  Outcome outcome = told(*step, given, *copied, moved);
+  Outcome outcome = copy_outcome(*step, given, *copied, moved);
   outcome.json["abandoned"] = outcome.json["source_abandoned"] = false;
   outcome.json["abandoned_there"] = Json::array();
   return outcome;
@@ -304,7 +304,7 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
     auto status = workplace.run(explain(workplace.files(), step, std::move(error)));
     return fail(std::move(status).error());
   }
-  Outcome outcome = told(*step, given, *copied, moved);
+  Outcome outcome = copy_outcome(*step, given, *copied, moved);
   tell_history(workplace, target, *step->manifest, was_abandoned, outcome);
   outcome.json["abandoned_there"] = abandoned;
   outcome.json["history_lost"] = history.lost;

@@ -204,7 +204,7 @@ Status remove_all(Workplace& workplace, const storage::Site& site, const Plan& p
   return {};
 }
 
-Json to_json(const std::string& name, const format::StepId& at, std::uint64_t bytes) {
+Json removal_json(const std::string& name, const format::StepId& at, std::uint64_t bytes) {
   return {{"name", name}, {"timeline", at.timeline}, {"step", number(at.step)}, {"bytes", bytes}};
 }
 
@@ -217,7 +217,7 @@ std::string describe_rule(const Plan& plan) {
   return text;
 }
 
-Outcome told(const GcOptions& given, const Plan& plan) {
+Outcome gc_outcome(const GcOptions& given, const Plan& plan) {
   Outcome outcome;
   std::uint64_t bytes = 0;
   Table table("lrrl", {"NAME", "STEP", "SIZE", "WHY"});
@@ -227,13 +227,13 @@ Outcome told(const GcOptions& given, const Plan& plan) {
                   {"attempts", Json::array()},    {"recent_attempts", plan.recent}};
   for (const storage::Checkpoint& each : plan.superfluous) {
     bytes += each.bytes;
-    outcome.json["checkpoints"].push_back(to_json(each.name, each.at, each.bytes));
+    outcome.json["checkpoints"].push_back(removal_json(each.name, each.at, each.bytes));
     table.add({each.name, std::to_string(number(each.at.step)), arena::human_bytes(each.bytes),
                each.is_abandoned ? "abandoned by a restore" : "older than those kept"});
   }
   for (const storage::Attempt& each : plan.left) {
     bytes += each.bytes;
-    outcome.json["attempts"].push_back(to_json(each.name, each.at, each.bytes));
+    outcome.json["attempts"].push_back(removal_json(each.name, each.at, each.bytes));
     table.add({each.name, std::to_string(number(each.at.step)), arena::human_bytes(each.bytes),
                "left by an attempt"});
   }
@@ -272,7 +272,7 @@ Result<Outcome> collect_garbage(const GcOptions& given) {
   CKPT_TRY(const Plan plan, plan_for(workplace, site, given));
   if (!plan.superfluous.empty()) CKPT_CHECK(verify_kept(workplace, site, plan));
   if (!given.dry_run) CKPT_CHECK(remove_all(workplace, site, plan));
-  return told(given, plan);
+  return gc_outcome(given, plan);
 }
 
 }  // namespace ckpt::cli

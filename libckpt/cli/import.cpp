@@ -48,8 +48,8 @@ std::string describe_prefix(const std::string& prefix, const ImportSource& sourc
       printable(prefix), printable(doubled->spec.name));
 }
 
-Outcome told(const ImportOptions& given, const ImportSource& source, const std::string& job,
-             const storage::PublishOutcome& published) {
+Outcome import_outcome(const ImportOptions& given, const ImportSource& source,
+                       const std::string& job, const storage::PublishOutcome& published) {
   Outcome outcome;
   std::uint64_t bytes = 0;
   for (const ImportTensor& tensor : source.tensors)
@@ -104,7 +104,7 @@ Result<Outcome> import_tensors(const ImportOptions& given) {
   const auto published = workplace.run(write_import(site, source, std::move(order)));
   progress.reset();
   if (!published) return fail(Error(published.error()));
-  return told(given, *source, job, *published);
+  return import_outcome(given, *source, job, *published);
 }
 
 }  // namespace ckpt::cli

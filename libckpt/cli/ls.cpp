@@ -17,7 +17,7 @@ namespace ckpt::cli {
 
 namespace {
 
-Json to_json(const storage::Checkpoint& checkpoint) {
+Json checkpoint_json(const storage::Checkpoint& checkpoint) {
   return {{"name", checkpoint.name},
           {"timeline", checkpoint.at.timeline},
           {"step", number(checkpoint.at.step)},
@@ -26,7 +26,7 @@ Json to_json(const storage::Checkpoint& checkpoint) {
           {"world_size", checkpoint.world_size},
           {"bytes", checkpoint.bytes},
           {"created_unix_seconds", checkpoint.created_unix_seconds},
-          {"metrics", cli::to_json(checkpoint.metrics)},
+          {"metrics", to_json(checkpoint.metrics)},
           {"abandoned", checkpoint.is_abandoned}};
 }
 
@@ -38,7 +38,7 @@ bool is_of_one_job(const storage::Catalog& catalog) {
   });
 }
 
-Outcome told(const std::string& directory, const storage::Catalog& catalog) {
+Outcome listing(const std::string& directory, const storage::Catalog& catalog) {
   Outcome outcome;
   outcome.json["directory"] = directory;
   outcome.json["newest"] = nullptr;
@@ -49,7 +49,7 @@ Outcome told(const std::string& directory, const storage::Catalog& catalog) {
                             "METRICS", "JOB"});
   const bool are_of_one_job = is_of_one_job(catalog);
   for (const storage::Checkpoint& checkpoint : catalog.checkpoints) {
-    outcome.json["checkpoints"].push_back(to_json(checkpoint));
+    outcome.json["checkpoints"].push_back(checkpoint_json(checkpoint));
     table.add({checkpoint.name, std::to_string(number(checkpoint.at.step)),
                std::to_string(checkpoint.at.timeline), std::to_string(checkpoint.world_size),
                arena::human_bytes(checkpoint.bytes), human_date(checkpoint.created_unix_seconds),
@@ -60,7 +60,7 @@ Outcome told(const std::string& directory, const storage::Catalog& catalog) {
   if (are_of_one_job)
     outcome.text = fmt::format("job {}\n", printable(catalog.checkpoints.front().job));
   if (!table.is_empty()) outcome.text += table.to_text(0, text_width());
-  outcome.json["rejected"] = cli::to_json(catalog.rejected);
+  outcome.json["rejected"] = to_json(catalog.rejected);
   outcome.text += describe(catalog.rejected);
   outcome.is_trouble = newest == nullptr || has_trouble(catalog.rejected);
   return outcome;
@@ -68,7 +68,7 @@ Outcome told(const std::string& directory, const storage::Catalog& catalog) {
 
 Result<Outcome> list_one(Workplace& workplace, const std::string& directory) {
   CKPT_TRY(const auto catalog, read_directory(workplace, directory));
-  return told(directory, catalog);
+  return listing(directory, catalog);
 }
 
 bool is_step(Workplace& workplace, const std::string& path) {
@@ -84,7 +84,7 @@ Result<Outcome> list_step(Workplace& workplace, std::string path) {
   storage::Catalog catalog;
   catalog.checkpoints.push_back(storage::describe(*manifest, name_of(path)));
   catalog.checkpoints.front().is_abandoned = is_abandoned_at(workplace, path, *manifest);
-  Outcome outcome = told(path, catalog);
+  Outcome outcome = listing(path, catalog);
   outcome.is_trouble = false;  // An abandoned one is what was asked for.
   outcome.text += "The files are not read: `ckpt verify` does that.\n";
   return outcome;

@@ -101,7 +101,7 @@ Task<void> write_ranks(storage::Site target, std::string directory, StoredStep& 
 }
 
 // Step 2. False: there is none.
-Task<bool> is_there(storage::Site target, const StoredStep& step, std::string name) {
+Task<bool> is_copied_already(storage::Site target, const StoredStep& step, std::string name) {
   const auto there = co_await storage::read_manifest(target, name);
   if (!there && there.error().code() == Errc::not_found) co_return false;
   if (there) {
@@ -126,7 +126,7 @@ Task<storage::Copied> copy_from_memory(storage::Site target, std::shared_ptr<Sto
   CKPT_CO_CHECK(co_await storage::prepare_target(target, prepared));
   storage::Copied copied;
   copied.name = storage::step_directory_name(step->manifest->at.step);
-  CKPT_CO_TRY(copied.was_there, co_await is_there(target, *step, copied.name));
+  CKPT_CO_TRY(copied.was_there, co_await is_copied_already(target, *step, copied.name));
   if (copied.was_there) {
     CKPT_CO_CHECK(co_await storage::add_history(target, prepared));
     co_return copied;

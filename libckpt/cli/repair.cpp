@@ -19,12 +19,7 @@ namespace ckpt::cli {
 
 namespace {
 
-std::string without_slash(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
-}
-
-bool is_checkpoint(Workplace& workplace, const std::string& path) {
+bool is_stored_step(Workplace& workplace, const std::string& path) {
   const std::string manifest = os::beneath(path, format::manifest_name);
   return storage::parse_step_directory(name_of(path)).has_value() ||
          workplace.run(workplace.files().status(manifest)).has_value();
@@ -37,7 +32,7 @@ struct ToRepair {
 
 constexpr const char* by_hand = ": put it in its place by hand";
 
-std::string problem_of(const storage::Rejected& rejected) {
+std::string why_not_replaced(const storage::Rejected& rejected) {
   if (storage::is_unreadable(rejected))
     return "nothing is replaced, since it could not be read, and may be good: " + rejected.reason;
   if (!rejected.is_misplaced) return {};
@@ -56,7 +51,7 @@ std::string problem_of_named(Workplace& workplace, const std::string& path) {
 
 // All that may be checkpoints, also those that lack files.
 Result<std::vector<ToRepair>> directories_in(Workplace& workplace, const std::string& path) {
-  if (is_checkpoint(workplace, path))
+  if (is_stored_step(workplace, path))
     return std::vector<ToRepair>{{os::join(path, "."), problem_of_named(workplace, path)}};
   CKPT_TRY(const auto catalog, read_directory(workplace, path));
   std::vector<ToRepair> found;
@@ -64,7 +59,7 @@ Result<std::vector<ToRepair>> directories_in(Workplace& workplace, const std::st
   for (const storage::Rejected& each : catalog.rejected)
     if (storage::parse_step_directory(each.name) &&
         (storage::is_damage(each) || storage::is_unreadable(each)))
-      found.push_back({each.name, problem_of(each)});
+      found.push_back({each.name, why_not_replaced(each)});
   std::ranges::sort(found, {}, &ToRepair::directory);
   for (ToRepair& each : found) each.directory = os::beneath(path, each.directory);
   return found;
@@ -73,7 +68,7 @@ Result<std::vector<ToRepair>> directories_in(Workplace& workplace, const std::st
 // The copy of the checkpoint that `from` is, or has.
 Result<std::string> source_of(Workplace& workplace, const std::string& from,
                               const format::Manifest& wanted) {
-  if (is_checkpoint(workplace, from)) return os::join(from, ".");
+  if (is_stored_step(workplace, from)) return os::join(from, ".");
   const storage::Checkpoint ours = storage::describe(wanted, {});
   const storage::Site site(workplace.files(), workplace.clock(), from);
   CKPT_TRY(const auto read, workplace.run(storage::read_run_catalog(site)));
@@ -85,12 +80,12 @@ Result<std::string> source_of(Workplace& workplace, const std::string& from,
                                            number(ours.at.step)));
 }
 
-Error with_way_out(Workplace& workplace, const Error& error, const std::string& directory,
-                   const std::string& from) {
+Error with_repair_advice(Workplace& workplace, const Error& error, const std::string& directory,
+                         const std::string& from) {
   if (storage::is_unreadable(error.code())) return error;
   const std::string shown = os::display(directory);
   const std::string name(os::file_name(shown));
-  const std::string source = is_checkpoint(workplace, from) ? from : os::join(from, name);
+  const std::string source = is_stored_step(workplace, from) ? from : os::join(from, name);
   const std::size_t slash = shown.rfind('/');
   const std::string moving = storage::how_to_move_away(error, shown, bucket::is_bucket_path(shown));
   std::string way_out = "it may be good: repair it with the version of libckpt that wrote it";
@@ -105,7 +100,7 @@ Error with_way_out(Workplace& workplace, const Error& error, const std::string& 
 Result<std::vector<std::string>> repair_one(Workplace& workplace, const std::string& directory,
                                             const std::string& from) {
   const auto manifest = workplace.run(storage::read_manifest_at(workplace.files(), directory));
-  if (!manifest) return fail(with_way_out(workplace, manifest.error(), directory, from));
+  if (!manifest) return fail(with_repair_advice(workplace, manifest.error(), directory, from));
   storage::RepairOrder order;
   order.directory = directory;
   CKPT_TRY(order.source, source_of(workplace, from, **manifest));

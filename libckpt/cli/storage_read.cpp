@@ -29,6 +29,11 @@ std::string parent_of(const std::string& path) {
   return error ? std::string() : real.parent_path().string();
 }
 
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
 std::string name_of(const std::string& path) {
   const std::string_view last = os::file_name(path);
   if (bucket::is_bucket_path(path) || (last != "." && last != "..")) return std::string(last);

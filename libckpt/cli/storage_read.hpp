@@ -29,6 +29,9 @@ std::string parent_of(const std::string& path);
 // The name of a checkpoint's directory, which a path that ends with `.` or `..` does not have.
 std::string name_of(const std::string& path);
 
+// The path without slashes at its end; "/" stays.
+std::string without_slash(std::string path);
+
 // Whether the directory around this checkpoint knows that a restore has abandoned it.
 bool is_abandoned_at(Workplace& workplace, const std::string& path,
                      const format::Manifest& manifest);

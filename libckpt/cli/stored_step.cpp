@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/log.hpp"
+#include "cli/storage_read.hpp"
 #include "cli/table.hpp"
 #include "os/path.hpp"
 #include "storage/catalog.hpp"
@@ -16,11 +17,6 @@
 namespace ckpt::cli {
 
 namespace {
-
-std::string without_slash(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
-}
 
 Task<void> check_there(os::FileSystem& files, std::string path) {
   const auto there = co_await files.status(os::beneath(path, "."));

@@ -111,15 +111,10 @@ Verdict verify_named(Workplace& workplace, const std::string& path) {
   return verdict;
 }
 
-void add(Outcome& outcome, const Verdict& verdict) {
+void add_verdict(Outcome& outcome, const Verdict& verdict) {
   outcome.json["checkpoints"].push_back(verdict.json);
   outcome.text += verdict.text;
   outcome.is_trouble = outcome.is_trouble || !verdict.is_good;
-}
-
-std::string without_slash(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
 }
 
 // How often a directory is listed again if its checkpoints are removed before they are read.
@@ -137,7 +132,7 @@ Status add_all(Workplace& workplace, const std::string& path,
       CKPT_TRY(const bool is_gone, workplace.run(std::move(asked)));
       if (is_gone) continue;
     }
-    add(outcome, verdict);
+    add_verdict(outcome, verdict);
   }
   return {};
 }
@@ -184,7 +179,7 @@ Result<Outcome> verify_place(Workplace& workplace, const std::string& path, bool
   if (is_one) {
     const Verdict verdict = verify_named(workplace, path);
     if (!verdict.is_good) CKPT_CHECK(is_checkpoint(workplace, path));  // It may have been removed.
-    add(outcome, verdict);
+    add_verdict(outcome, verdict);
   } else {
     CKPT_TRY(const auto catalog, add_listed(workplace, path, newest_only, outcome));
     // With --newest, the newest whole checkpoint counts.

@@ -223,8 +223,8 @@ Task<std::shared_ptr<const Described>> look_at(Site site, std::string name, Cata
 
 // Returns nothing if the directory was removed or replaced while it was read. `is_misplaced`: as in
 // Rejected, of an error; lives until the Task ends.
-Task<std::optional<Checkpoint>> examine(Site site, std::string name, CatalogOptions options,
-                                        bool& is_misplaced) {
+Task<std::optional<Checkpoint>> examine_checkpoint(Site site, std::string name,
+                                                   CatalogOptions options, bool& is_misplaced) {
   std::optional<Checkpoint> seen;
   Status whole;
   const auto described = co_await look_at(site, name, options.cache);
@@ -264,7 +264,7 @@ Task<Examined> examine_all(Site site, std::vector<StepDirectory> names, CatalogO
     for (const StepDirectory& parsed : names) {
       const std::string name = step_directory_name(parsed.step, parsed.generation);
       bool is_misplaced = false;
-      auto checkpoint = co_await examine(site, name, options, is_misplaced);
+      auto checkpoint = co_await examine_checkpoint(site, name, options, is_misplaced);
       if (checkpoint) {
         if (*checkpoint) catalog.checkpoints.push_back(**std::move(checkpoint));
         examined.is_outdated = examined.is_outdated || !*checkpoint;

@@ -85,7 +85,7 @@ Task<void> open_members(Writing& writing) {
   co_return Status();
 }
 
-Unexpected mismatch(const ShardRecord& record, std::size_t chunk) {
+Unexpected chunk_mismatch(const ShardRecord& record, std::size_t chunk) {
   return fail(
       Errc::corruption,
       fmt::format("write rank {} of step {}: chunk {} in memory does not match its checksum",
@@ -155,7 +155,7 @@ Task<void> write_chunk(Writing& writing, std::size_t index) {
     whole = crc32_combine(whole, crc, segment.extent.bytes);
     writing.crcs[index].emplace_back(crc, segment.extent.bytes);
   }
-  if (whole != record.chunk_crcs[index]) co_return mismatch(record, index);
+  if (whole != record.chunk_crcs[index]) co_return chunk_mismatch(record, index);
   bool is_shared = false;
   if (may_share) {
     CKPT_CO_TRY(is_shared, co_await share_chunk(writing, index, segments));
