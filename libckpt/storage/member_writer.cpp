@@ -295,7 +295,8 @@ Task<std::vector<std::byte>> make_part(Writing& writing) {
   CKPT_ASSERT(part.member_crcs.size() == part.record.layout.members.size());
   using Bytes = std::vector<std::byte>;
   std::function<Result<Bytes>()> encode = [&part] { return format::encode(part); };
-  co_return co_await compute_on(writing.hooks.compute, std::move(encode));
+  auto encoded = co_await compute_on(writing.hooks.compute, std::move(encode));
+  co_return encoded;
 }
 
 // Steps 3 and 4.
