@@ -57,7 +57,7 @@ bool is_whole(Workplace& workplace, const StoredStep& step) {
   if (step.memory) return true;           // Its daemon looks for another copy by itself.
   if (!step.copies.empty()) return true;  // So do its reads, and each of its copies is damaged.
   const auto report =
-      workplace.run(storage::verify_checkpoint(workplace.files(), os::join(step.directory, ".")));
+      workplace.run(storage::verify_checkpoint(workplace.site(step.directory), "."));
   return report && report->is_good();
 }
 

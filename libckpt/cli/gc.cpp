@@ -26,6 +26,7 @@
 #include "storage/left_attempts.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/orphans.hpp"
+#include "storage/place_check.hpp"
 #include "storage/removal.hpp"
 #include "storage/retention.hpp"
 #include "storage/retention_record.hpp"
@@ -59,7 +60,7 @@ Error with_way_out(const Error& error, std::string_view way_out) {
 // Step 1.
 Result<format::RunId> run_of(Workplace& workplace, const storage::Site& site) {
   const std::string& directory = site.directory();
-  auto there = workplace.run(site.files().status(site.at(".")));
+  auto there = workplace.run(storage::check_there(site));
   if (!there && there.error().code() == Errc::not_found)
     return fail(Errc::not_found,
                 fmt::format("collect garbage in {}: there is no such directory", directory));
@@ -166,8 +167,7 @@ Result<Plan> plan_for(Workplace& workplace, const storage::Site& site, const GcO
 Status verify_kept(Workplace& workplace, const storage::Site& site, const Plan& plan) {
   std::string damage;
   for (const storage::Checkpoint& checkpoint : plan.kept) {
-    const auto report =
-        workplace.run(storage::verify_checkpoint(workplace.files(), site.at(checkpoint.name)));
+    const auto report = workplace.run(storage::verify_checkpoint(site, checkpoint.name));
     if (report && report->is_good()) return {};
     damage += "; " + checkpoint.name + " is damaged";
   }
@@ -268,7 +268,7 @@ Result<Outcome> collect_garbage(const GcOptions& given) {
   CKPT_CHECK(refuse_memory_path(given.dir, "collect garbage in"));
   CKPT_CHECK(refuse_two_places(given.dir, "collect garbage in"));
   Workplace workplace;
-  const storage::Site site(workplace.files(), workplace.clock(), given.dir);
+  const storage::Site site = workplace.site(given.dir);
   CKPT_TRY(const Plan plan, plan_for(workplace, site, given));
   if (!plan.superfluous.empty()) CKPT_CHECK(verify_kept(workplace, site, plan));
   if (!given.dry_run) CKPT_CHECK(remove_all(workplace, site, plan));

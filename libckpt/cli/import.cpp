@@ -100,7 +100,7 @@ Result<Outcome> import_tensors(const ImportOptions& given) {
   order.is_cancelled = SignalWatch::has_signal;
   std::optional<Progress> progress(std::in_place, bytes, !given.json);
   order.written = [&](std::uint64_t more) { progress->add(more); };
-  const storage::Site site(workplace.files(), workplace.clock(), given.to);
+  const storage::Site site = workplace.site(given.to);
   const auto published = workplace.run(write_import(site, source, std::move(order)));
   progress.reset();
   if (!published) return fail(Error(published.error()));

@@ -10,8 +10,9 @@
 #include "cli/storage_read.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
+#include "storage/place_check.hpp"
 #include "storage/places.hpp"
-#include "storage/step_directory.hpp"
+#include "storage/run_catalog.hpp"
 
 namespace ckpt::cli {
 
@@ -43,7 +44,7 @@ Outcome listing(const std::string& directory, const storage::Catalog& catalog) {
   outcome.json["directory"] = directory;
   outcome.json["newest"] = nullptr;
   outcome.json["checkpoints"] = Json::array();
-  const storage::Checkpoint* newest = newest_living(catalog);
+  const storage::Checkpoint* newest = storage::newest_living(catalog);
   if (newest != nullptr) outcome.json["newest"] = newest->name;
   Table table("lrrrrllll", {"NAME", "STEP", "TIMELINE", "RANKS", "SIZE", "CREATED (UTC)", "STATE",
                             "METRICS", "JOB"});
@@ -71,16 +72,10 @@ Result<Outcome> list_one(Workplace& workplace, const std::string& directory) {
   return listing(directory, catalog);
 }
 
-bool is_step(Workplace& workplace, const std::string& path) {
-  const std::string manifest = os::beneath(path, format::manifest_name);
-  return workplace.run(workplace.files().status(manifest)).has_value();
-}
-
 // A checkpoint that was named itself.
 Result<Outcome> list_step(Workplace& workplace, std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
-  CKPT_TRY(const auto manifest,
-           workplace.run(storage::read_manifest_at(workplace.files(), os::join(path, "."))));
+  CKPT_TRY(const auto manifest, workplace.run(storage::read_manifest(workplace.site(path), ".")));
   storage::Catalog catalog;
   catalog.checkpoints.push_back(storage::describe(*manifest, name_of(path)));
   catalog.checkpoints.front().is_abandoned = is_abandoned_at(workplace, path, *manifest);
@@ -114,7 +109,8 @@ Result<Outcome> list(const std::string& directory) {
   CKPT_TRY(const storage::Places places, storage::parse_places(directory));
   for (const std::string& place : places.directories()) CKPT_CHECK(bucket::check_path(place));
   if (places.second) return list_all(workplace, "places", places.directories());
-  if (is_step(workplace, directory)) return list_step(workplace, directory);
+  const auto is_one = workplace.run(storage::is_checkpoint(workplace.site(directory)));
+  if (is_one && *is_one) return list_step(workplace, directory);
   CKPT_TRY(const std::vector<std::string> runs, runs_at(workplace, directory));
   return runs.empty() ? list_one(workplace, directory) : list_all(workplace, "runs", runs);
 }

@@ -374,4 +374,10 @@ Task<Catalog> read_catalog(Site site, CatalogOptions options) {
   }
 }
 
+Task<bool> has_gone(Site site, Checkpoint seen) {
+  const std::string directory = site.at(seen.name);
+  auto gone = co_await has_gone(site.files(), directory, std::move(seen), site.compute());
+  co_return gone;
+}
+
 }  // namespace ckpt::storage

@@ -362,11 +362,8 @@ Task<void> after_copying(Site target, const CopyOrder& order, std::string name) 
   if (!logged) log_warning("storage: {}", logged.error().message());
   const auto read = co_await read_run_catalog(target);
   if (!read) co_return Status();
-  const auto& all = read->catalog.checkpoints;
-  const auto newest = std::find_if(all.rbegin(), all.rend(), [](const Checkpoint& checkpoint) {
-    return !checkpoint.is_abandoned;
-  });
-  if (newest == all.rend() || newest->name != name) co_return Status();
+  const Checkpoint* const newest = newest_living(read->catalog);
+  if (newest == nullptr || newest->name != name) co_return Status();
   const std::string aside = aside_name("." + std::string(latest_name), order.attempt);
   const Status pointed =
       co_await replace_file(target, std::string(latest_name), name + "\n", aside);

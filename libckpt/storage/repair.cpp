@@ -205,4 +205,11 @@ Task<std::vector<std::string>> repair_checkpoint(os::FileSystem& files, RepairOr
   co_return repair.replacement.names();
 }
 
+Task<std::vector<std::string>> repair_checkpoint(StepIn damaged, StepIn copy, RepairOrder order) {
+  order.directory = damaged.site.at(damaged.name);
+  order.source = copy.site.at(copy.name);
+  auto repaired = co_await repair_checkpoint(damaged.site.files(), std::move(order));
+  co_return repaired;
+}
+
 }  // namespace ckpt::storage
