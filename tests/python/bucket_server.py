@@ -46,6 +46,7 @@ class Proxy(http.server.ThreadingHTTPServer):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # Else each answer in two pieces waits for 40 ms.
 
     def handle_one(self):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
