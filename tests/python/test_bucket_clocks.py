@@ -1,5 +1,5 @@
-"""Goal: a daemon whose clock is off by an hour saves into a bucket and restores from it, and so does
-one whose keys expire, once somebody has renewed them in the profile file.
+"""Goal: a bucket works where the clock is off, and where keys expire: the server checks both, and
+somebody renews the keys in the profile file meanwhile.
 
 Method: moto's server behind a proxy that refuses requests whose time or key is wrong, as Amazon
 does (server_rules.py). All memory is lost before a restore, and every value is compared.
