@@ -21,8 +21,8 @@ Task<std::string> flush_step(storage::Site site, flush::Flusher& flusher,
   order.run = source.record->run;
   order.at = source.record->id.at;
   CKPT_CO_TRY(order.work_name, co_await storage::make_work_directory(site, order.at, attempt));
-  const std::string path = site.at(order.work_name);
-  CKPT_CO_TRY(const auto flushed, co_await flusher.write_shard(std::move(source), path));
+  const storage::StepAttempt target(site, order.work_name);
+  CKPT_CO_TRY(const auto flushed, co_await flusher.write_shard(std::move(source), target));
   order.digests.push_back(flushed.digest);
   CKPT_CO_TRY(const auto published, co_await storage::publish(site, order));
   co_return published.name;
@@ -34,7 +34,7 @@ Stored::Stored(Loop& loop, std::string directory)
     : loop_(loop), directory_(std::move(directory)), files_(os::make_file_system()) {
   std::filesystem::remove_all(directory_);
   site_ = std::make_unique<storage::Site>(*files_, *loop_.clock, directory_);
-  flusher_ = std::make_unique<flush::Flusher>(*files_, *loop_.clock, flush::FlusherOptions());
+  flusher_ = std::make_unique<flush::Flusher>(*loop_.clock, flush::FlusherOptions());
   storage::RunOrder order;
   order.job = "bench";
   order.fresh_run = {1, 2};

@@ -5,10 +5,10 @@
 #include <tuple>
 
 #include "client/blocking.hpp"
+#include "storage/open_step.hpp"
 #include "storage/places.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/search.hpp"
-#include "storage/step_directory.hpp"
 
 namespace ckpt {
 
@@ -83,9 +83,11 @@ Task<Published> list(os::FileSystem& files, Clock& clock, std::string path) {
     auto both = co_await list_places(files, clock, std::move(path));
     co_return both;
   }
-  const auto itself = co_await storage::read_manifest_at(files, os::join(path, "."));
+  const storage::Site site(files, clock, path);
+  const auto itself = co_await storage::OpenStep::at(site);
   if (itself) {
-    published.checkpoints.push_back(describe(storage::describe(**itself, {}), path));
+    const Checkpoint checkpoint = storage::describe(*itself->manifest(), {});
+    published.checkpoints.push_back(describe(checkpoint, path));
     co_return published;
   }
   if (itself.error().code() != Errc::not_found) co_return fail(Error(itself.error()));
@@ -104,17 +106,8 @@ Task<Published> list(os::FileSystem& files, Clock& clock, std::string path) {
 constexpr std::chrono::seconds hint_limit{5};
 
 Task<std::uint64_t> look_for_slot_bytes(storage::Site site, std::uint32_t rank) {
-  CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
-  std::vector<storage::StepDirectory> steps;
-  for (const os::DirectoryEntry& entry : entries) {
-    const auto parsed = storage::parse_step_directory(entry.name);
-    if (parsed && entry.kind == os::EntryKind::directory) steps.push_back(*parsed);
-  }
-  std::ranges::sort(steps, std::greater(), [](const storage::StepDirectory& each) {
-    return std::pair(each.step, each.generation);
-  });
-  for (const storage::StepDirectory& each : steps) {
-    const std::string name = storage::step_directory_name(each.step, each.generation);
+  CKPT_CO_TRY(const auto names, co_await storage::list_steps(site));
+  for (const std::string& name : names) {
     const auto manifest = co_await storage::read_manifest(site, name);
     if (!manifest) continue;
     const auto shard = format::shard_of(**manifest, rank);

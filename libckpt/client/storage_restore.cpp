@@ -11,9 +11,7 @@
 #include "client/blocking.hpp"
 #include "gather/stored_shards.hpp"
 #include "gather/wanted_shard.hpp"
-#include "storage/catalog.hpp"
-#include "storage/member_reader.hpp"
-#include "storage/part_reader.hpp"
+#include "storage/open_step.hpp"
 #include "storage/search.hpp"
 
 namespace ckpt::client {
@@ -50,18 +48,16 @@ storage::TransferHooks hooks_of(const LoadRequest& request, std::uint64_t bytes)
   return hooks;
 }
 
-Task<LoadedShard> load_as_saved(os::FileSystem& files, storage::FoundCheckpoint found,
+Task<LoadedShard> load_as_saved(storage::OpenStep step,
                                 std::shared_ptr<const format::ShardRecord> record,
                                 const LoadRequest& request) {
-  LoadedShard loaded{found.directory, {}, std::move(record), {}, found.manifest->world_size};
+  LoadedShard loaded{step.place(), {}, std::move(record), {}, step.manifest()->world_size};
   const std::uint64_t bytes = loaded.record->bytes;
   CKPT_CO_CHECK(allocate(loaded, bytes));
   const std::span<std::byte> target(loaded.memory.get(), bytes);
   storage::TransferHooks hooks = hooks_of(request, bytes);
-  CKPT_CO_TRY(const auto shard, format::shard_of(*found.manifest, loaded.record->id.rank));
-  const storage::ShardPlace place = storage::shard_place(found.directory, shard);
-  CKPT_CO_CHECK(
-      co_await storage::read_shard(files, place, loaded.record, target, std::move(hooks)));
+  CKPT_CO_TRY(const auto shard, storage::shard_of(step, loaded.record->id.rank));
+  CKPT_CO_CHECK(co_await storage::read_shard(shard, loaded.record, target, std::move(hooks)));
   co_return std::move(loaded);
 }
 
@@ -73,13 +69,12 @@ Task<std::shared_ptr<gather::ShapedShard>> shape_shared(gather::ShardSource& sha
   co_return std::make_shared<gather::ShapedShard>(std::move(shaped));
 }
 
-Task<LoadedShard> load_wanted(os::FileSystem& files, storage::FoundCheckpoint found,
-                              const LoadRequest& request) {
+Task<LoadedShard> load_wanted(storage::OpenStep step, const LoadRequest& request) {
   const gather::ReaderRank reader{request.rank, request.wanted->world_size};
-  gather::StoredShards shards(files, found.directory, found.manifest);
+  gather::StoredShards shards(step);
   CKPT_CO_TRY(const auto shaped, co_await shape_shared(shards, reader, request.wanted->tensors));
   format::ShardRecord& record = shaped->record;
-  LoadedShard loaded{found.directory,
+  LoadedShard loaded{step.place(),
                      fmt::format("put together from the pieces of {} ranks, with the blobs of rank "
                                  "{}",
                                  shards.shard_count(), gather::rank_of_blobs(shards, reader)),
@@ -107,22 +102,26 @@ Result<bool> is_wanted_as_saved(const format::ShardRecord& record,
   return format::fingerprint(layout) == record.model;
 }
 
-Task<LoadedShard> load_found(os::FileSystem& files, storage::FoundCheckpoint found,
-                             const LoadRequest& request) {
-  if (request.wanted && request.wanted->world_size != found.manifest->world_size) {
-    auto loaded = co_await load_wanted(files, found, request);
+Task<LoadedShard> load_found(storage::OpenStep step, const LoadRequest& request) {
+  if (request.wanted && request.wanted->world_size != step.manifest()->world_size) {
+    auto loaded = co_await load_wanted(step, request);
     co_return loaded;
   }
-  CKPT_CO_TRY(auto record,
-              co_await storage::read_record(files, found.directory, found.manifest, request.rank));
+  CKPT_CO_TRY(auto record, co_await storage::read_record(step, request.rank));
   if (request.wanted) {
     CKPT_CO_TRY(const bool is_as_saved, is_wanted_as_saved(*record, *request.wanted));
     if (!is_as_saved) {
-      auto loaded = co_await load_wanted(files, found, request);
+      auto loaded = co_await load_wanted(step, request);
       co_return loaded;
     }
   }
-  auto loaded = co_await load_as_saved(files, found, std::move(record), request);
+  auto loaded = co_await load_as_saved(step, std::move(record), request);
+  co_return loaded;
+}
+
+Task<LoadedShard> load_at(storage::Site site, const LoadRequest& request) {
+  CKPT_CO_TRY(const auto step, co_await storage::OpenStep::at(std::move(site)));
+  auto loaded = co_await load_found(step, request);
   co_return loaded;
 }
 
@@ -138,17 +137,8 @@ Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request)
   std::optional<Error> first;
   for (std::size_t index = 0; index < candidates.directories.size(); ++index) {
     const std::string& directory = candidates.directories[index];
-    storage::FoundCheckpoint found;
-    found.directory = directory;
-    auto manifest = co_await storage::read_manifest_at(files, os::join(directory, "."));
-    Result<LoadedShard> loaded = fail(Errc::corruption, "");
-    if (manifest) {
-      found.manifest = std::move(manifest).value();
-      auto read = co_await load_found(files, std::move(found), request);
-      loaded = std::move(read);
-    } else {
-      loaded = fail(std::move(manifest).error());
-    }
+    const storage::Site site(files, clock, directory);
+    auto loaded = co_await load_at(site, request);
     if (loaded) {
       if (!candidates.passed_over.empty())
         log_warning("restore from {}: takes {}; {}", request.path, os::display(directory),

@@ -6,9 +6,9 @@
 
 namespace ckpt::flush {
 
-// Attempt: all shards of this node that belong to one work directory.
+// Attempt: all shards of this node that belong to one attempt to store a step.
 struct Flusher::Attempt {
-  std::string directory;
+  storage::StepAttempt target;
   format::StepId at;
   int shards = 0;           // Started and not ended.
   bool is_writing = false;  // One of them is using the disk.
@@ -16,11 +16,10 @@ struct Flusher::Attempt {
 };
 
 struct Flusher::State {
-  State(os::FileSystem& file_system, Clock& time, FlusherOptions how)
-      : files(file_system), clock(time), options(std::move(how)), changed(time) {}
+  State(Clock& time, FlusherOptions how) : clock(time), options(std::move(how)), changed(time) {}
 
-  // Joins one more shard to the attempt of `directory`. Returns null if a newer one waits already.
-  std::shared_ptr<Attempt> join(const std::string& directory, format::StepId at);
+  // Joins one more shard to those of `target`. Returns null if a newer attempt waits already.
+  std::shared_ptr<Attempt> join(const storage::StepAttempt& target, format::StepId at);
   void leave(const std::shared_ptr<Attempt>& attempt);
   void give_up(const std::shared_ptr<Attempt>& attempt) {
     if (!attempt) return;
@@ -35,7 +34,6 @@ struct Flusher::State {
     return writing == attempt && !attempt->is_writing;
   }
 
-  os::FileSystem& files;
   Clock& clock;
   FlusherOptions options;
   Signal changed;
@@ -47,23 +45,21 @@ struct Flusher::State {
 
 namespace {
 
-Unexpected given_up(const std::string& directory, const char* why) {
-  return fail(Errc::cancelled, "write into " + os::display(directory) + ": " + why);
+Unexpected given_up(const storage::StepAttempt& target, const char* why) {
+  return fail(Errc::cancelled, "write into " + os::display(target.place()) + ": " + why);
 }
 
 }  // namespace
 
-std::shared_ptr<Flusher::Attempt> Flusher::State::join(const std::string& directory,
+std::shared_ptr<Flusher::Attempt> Flusher::State::join(const storage::StepAttempt& target,
                                                        format::StepId at) {
   for (const auto& known : {writing, waiting}) {
-    if (known && known->directory == directory) {
+    if (known && known->target == target) {
       ++known->shards;
       return known;
     }
   }
-  auto attempt = std::make_shared<Attempt>();
-  attempt->directory = directory;
-  attempt->at = at;
+  auto attempt = std::make_shared<Attempt>(Attempt{target, at});
   attempt->shards = 1;
   if (!writing) {
     writing = attempt;
@@ -92,29 +88,29 @@ Task<void> Flusher::State::take_turn(std::shared_ptr<Attempt> attempt, std::uint
   if (!attempt->is_over && throttle) {
     CKPT_CO_CHECK(co_await throttle->take(bytes));
   }
-  if (attempt->is_over) co_return given_up(attempt->directory, "it was given up");
+  if (attempt->is_over) co_return given_up(attempt->target, "it was given up");
   if (is_wanted && !is_wanted()) {
-    co_return given_up(attempt->directory, "another node writes this part now");
+    co_return given_up(attempt->target, "another node writes this part now");
   }
   co_return Status();
 }
 
-Flusher::Flusher(os::FileSystem& files, Clock& clock, FlusherOptions options)
-    : state_(std::make_shared<State>(files, clock, std::move(options))) {}
+Flusher::Flusher(Clock& clock, FlusherOptions options)
+    : state_(std::make_shared<State>(clock, std::move(options))) {}
 
 Flusher::~Flusher() {
   state_->changed.close();
 }
 
 Task<format::ShardFlushed> Flusher::write_shard(storage::ShardToWrite source,
-                                                std::string work_directory, WriteWatch watch) {
+                                                storage::StepAttempt target, WriteWatch watch) {
   const auto state = state_;
-  if (state->gate.is_stopping()) co_return given_up(work_directory, "the daemon is stopping");
+  if (state->gate.is_stopping()) co_return given_up(target, "the daemon is stopping");
   const StopGate::Pass pass = state->gate.enter();
-  const auto attempt = state->join(work_directory, source.record->id.at);
+  const auto attempt = state->join(target, source.record->id.at);
   if (!attempt) {
     ++state->counts.shards_skipped;
-    co_return given_up(work_directory, "a newer step waits to be written");
+    co_return given_up(target, "a newer step waits to be written");
   }
   // Ends with the shard in flight, and at the latest with stop().
   while (!attempt->is_over && !state->may_write(attempt)) {
@@ -124,7 +120,7 @@ Task<format::ShardFlushed> Flusher::write_shard(storage::ShardToWrite source,
   if (attempt->is_over) {
     ++state->counts.shards_skipped;
     state->leave(attempt);
-    co_return given_up(work_directory, "it was given up, or a newer step took its place");
+    co_return given_up(target, "it was given up, or a newer step took its place");
   }
   attempt->is_writing = true;
   storage::TransferHooks hooks;
@@ -137,7 +133,7 @@ Task<format::ShardFlushed> Flusher::write_shard(storage::ShardToWrite source,
     hooks.verified = [progressed = std::move(watch.progressed)](std::uint64_t) { progressed(); };
   }
   const std::uint64_t bytes = source.record->bytes;
-  auto done = co_await storage::write_shard(state->files, source, work_directory, hooks);
+  auto done = co_await storage::put(target, source, hooks);
   attempt->is_writing = false;
   if (done) {
     ++state->counts.shards_written;
@@ -152,16 +148,16 @@ Task<format::ShardFlushed> Flusher::write_shard(storage::ShardToWrite source,
   co_return done;
 }
 
-void Flusher::give_up(const std::string& work_directory) {
+void Flusher::give_up(const storage::StepAttempt& target) {
   for (const auto& attempt : {state_->writing, state_->waiting}) {
-    if (attempt && attempt->directory == work_directory) state_->give_up(attempt);
+    if (attempt && attempt->target == target) state_->give_up(attempt);
   }
 }
 
 FlusherStatus Flusher::status() const {
   FlusherStatus status = state_->counts;
-  if (state_->writing) status.writing = state_->writing->directory;
-  if (state_->waiting) status.waiting = state_->waiting->directory;
+  if (state_->writing) status.writing = state_->writing->target.place();
+  if (state_->waiting) status.waiting = state_->waiting->target.place();
   return status;
 }
 

@@ -1,6 +1,6 @@
 // Flusher: limits and orders the writes of one node to storage.
 //
-// Only one attempt (a work directory) is written at a time, and one may wait. A newer step replaces
+// Only one attempt to store a step is written at a time, and one may wait. A newer step replaces
 // the waiting one, which ends with `cancelled` and is counted. Within an attempt, the node's ranks
 // are written one after another: one shard alone keeps the disk busy.
 //
@@ -18,7 +18,7 @@
 #include "base/signal.hpp"
 #include "base/stop_gate.hpp"
 #include "base/throttle.hpp"
-#include "storage/member_writer.hpp"
+#include "storage/step_attempt.hpp"
 
 namespace ckpt::flush {
 
@@ -34,7 +34,7 @@ struct WriteWatch {
 };
 
 struct FlusherStatus {
-  std::string writing;  // The work directory being written; empty: none.
+  std::string writing;  // Where the attempt lies that is being written; empty: none.
   std::string waiting;
   Time since{};  // The start of that write.
   std::uint64_t bytes_written = 0;
@@ -46,19 +46,19 @@ struct FlusherStatus {
 
 class Flusher {
  public:
-  Flusher(os::FileSystem& files, Clock& clock, FlusherOptions options);
+  Flusher(Clock& clock, FlusherOptions options);
   ~Flusher();
   Flusher(const Flusher&) = delete;
   Flusher& operator=(const Flusher&) = delete;
 
-  // Writes one shard into `work_directory`, a path from Site::at. The source's memory must live
-  // until this ends. Errors: cancelled (replaced by a newer step, unwanted, give_up, stop), and
-  // those of storage::write_shard.
-  Task<format::ShardFlushed> write_shard(storage::ShardToWrite source, std::string work_directory,
+  // Puts one shard into `target`, which has begun. The source's memory must live until this ends.
+  // Errors: cancelled (replaced by a newer step, unwanted, give_up, stop), and those of
+  // storage::write_shard.
+  Task<format::ShardFlushed> write_shard(storage::ShardToWrite source, storage::StepAttempt target,
                                          WriteWatch watch = {});
 
-  // Ends writes into this directory at the next Chunk, and those that wait for it.
-  void give_up(const std::string& work_directory);
+  // Ends writes into this attempt at the next Chunk, and those that wait for it.
+  void give_up(const storage::StepAttempt& target);
 
   FlusherStatus status() const;
   // Ends everything, and waits until nothing uses a Slot any more. Errors: unavailable (deadline).

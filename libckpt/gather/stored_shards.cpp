@@ -54,6 +54,22 @@ Task<void> read_one(ShardReading& reading, std::size_t index) {
   co_return Status();
 }
 
+// Each Chunk comes from the first place that has it good.
+Task<void> read_from(os::FileSystem& file_system, std::vector<storage::ShardPlace> stored,
+                     std::shared_ptr<const format::ShardRecord> record,
+                     std::vector<std::size_t> chunks, ChunkSink sink,
+                     const storage::TransferHooks& hooks) {
+  CKPT_CO_TRY(const auto files, co_await storage::ShardCopies::open(file_system, stored, record));
+  ShardReading reading{*files, sink, hooks, {}};
+  std::function<Task<void>(std::size_t)> work = [&](std::size_t place) {
+    return read_one(reading, chunks[place]);
+  };
+  CKPT_CO_CHECK(
+      co_await storage::for_each_parallel(chunks.size(), chunks_in_flight, std::move(work)));
+  (void)co_await files->close();  // Every Chunk was verified: a failure changes nothing.
+  co_return Status();
+}
+
 }  // namespace
 
 Task<Excerpt> StoredShards::look(std::uint32_t rank, std::vector<std::string> names) {
@@ -83,25 +99,19 @@ Task<void> StoredShards::read(std::shared_ptr<const format::ShardRecord> record,
                               const storage::TransferHooks& hooks) {
   const std::uint32_t rank = record->id.rank;
   CKPT_CO_CHECK(format::shard_of(*copies_.front().manifest, rank));
-  auto read =
-      co_await read_stored_chunks(files_, storage::places_of(copies_, rank), std::move(record),
-                                  std::move(chunks), std::move(sink), hooks);
+  auto read = co_await read_from(files_, storage::places_of(copies_, rank), std::move(record),
+                                 std::move(chunks), std::move(sink), hooks);
   co_return read;
 }
 
-Task<void> read_stored_chunks(os::FileSystem& file_system, std::vector<storage::ShardPlace> stored,
+Task<void> read_stored_chunks(storage::StepShard shard,
                               std::shared_ptr<const format::ShardRecord> record,
                               std::vector<std::size_t> chunks, ChunkSink sink,
                               const storage::TransferHooks& hooks) {
-  CKPT_CO_TRY(const auto files, co_await storage::ShardCopies::open(file_system, stored, record));
-  ShardReading reading{*files, sink, hooks, {}};
-  std::function<Task<void>(std::size_t)> work = [&](std::size_t place) {
-    return read_one(reading, chunks[place]);
-  };
-  CKPT_CO_CHECK(
-      co_await storage::for_each_parallel(chunks.size(), chunks_in_flight, std::move(work)));
-  (void)co_await files->close();  // Every Chunk was verified: a failure changes nothing.
-  co_return Status();
+  std::vector<storage::ShardPlace> place{std::move(shard.files)};
+  Status read = co_await read_from(shard.site.files(), std::move(place), std::move(record),
+                                   std::move(chunks), std::move(sink), hooks);
+  co_return read;
 }
 
 }  // namespace ckpt::gather

@@ -9,13 +9,12 @@
 #include "format/manifest.hpp"
 #include "gather/shard_source.hpp"
 #include "os/file_system.hpp"
-#include "storage/shard_copies.hpp"
+#include "storage/open_step.hpp"
 
 namespace ckpt::gather {
 
-// Reads these Chunks of a shard, some at a time, each from the first place that has it good.
-// Arguments live until it ends.
-Task<void> read_stored_chunks(os::FileSystem& files, std::vector<storage::ShardPlace> stored,
+// Reads these Chunks of a shard, some at a time. Arguments live until it ends.
+Task<void> read_stored_chunks(storage::StepShard shard,
                               std::shared_ptr<const format::ShardRecord> record,
                               std::vector<std::size_t> chunks, ChunkSink sink,
                               const storage::TransferHooks& hooks);
@@ -26,6 +25,8 @@ class StoredShards final : public ShardSource {
                std::shared_ptr<const format::Manifest> manifest)
       : StoredShards(files, std::vector<storage::StepCopy>{
                                 {std::move(step_directory), std::move(manifest)}}) {}
+  explicit StoredShards(const storage::OpenStep& step)
+      : StoredShards(step.site().files(), std::vector<storage::StepCopy>{step.copy()}) {}
   // Copies of one save; the nearest is first, and there is one.
   StoredShards(os::FileSystem& files, std::vector<storage::StepCopy> copies)
       : files_(files), copies_(std::move(copies)) {}

@@ -27,11 +27,8 @@ asio::awaitable<void> CoverageCheck::run(format::StepId at) {
 }
 
 Task<void> CoverageCheck::check(format::StepId at) {
-  const std::string directory = storage_.reads().directory_of(at);
-  if (directory.empty()) co_return fail(Errc::not_found, "it is not on storage any more");
-  os::FileSystem& files = facts_.context.seams.files;
-  CKPT_CO_TRY(auto manifest, co_await storage::read_manifest_at(files, directory));
-  gather::StoredShards stored(files, directory, std::move(manifest));
+  CKPT_CO_TRY(const auto step, co_await storage_.reads().open(at));
+  gather::StoredShards stored(step);
   CKPT_CO_TRY(const auto shards, co_await gather::KnownShards::read(stored));
   std::function<Result<gather::Missing>()> find = [shards]() -> Result<gather::Missing> {
     return gather::find_missing(gather::list_tensors(*shards));

@@ -4,7 +4,6 @@
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
-#include "storage/step_directory.hpp"
 
 namespace ckpt::node {
 
@@ -16,18 +15,15 @@ void FlushMemory::set_enabled(bool is_enabled) {
 std::shared_ptr<storage::ChunkSharing> FlushMemory::begin(const storage::Site& site,
                                                           format::ShardId id,
                                                           const std::set<format::Damage>& damaged) {
-  if (!is_enabled_ || is_refused_ || site.objects() != nullptr) return nullptr;
+  if (!is_enabled_ || is_refused_) return nullptr;
   // A step may have its damage from the one before.
   const auto is_of_rank = [&](const format::Damage& one) { return one.id.rank == id.rank; };
   if (std::ranges::any_of(damaged, is_of_rank)) stored_.erase(id.rank);
   damaged_meanwhile_.erase(id.rank);
-  std::optional<storage::ChunkSharing::Earlier> earlier;
-  if (const auto found = stored_.find(id.rank); found != stored_.end()) {
-    CKPT_ASSERT(found->second->id.rank == id.rank);
-    const std::string name = storage::step_directory_name(found->second->id.at.step);
-    earlier = {found->second, site.at(name)};
-  }
-  return std::make_shared<storage::ChunkSharing>(std::move(earlier));
+  const auto found = stored_.find(id.rank);
+  const auto earlier = found == stored_.end() ? nullptr : found->second;
+  CKPT_ASSERT(earlier == nullptr || earlier->id.rank == id.rank);
+  return storage::ChunkSharing::in(site, earlier);
 }
 
 void FlushMemory::keep(format::ShardId id, const storage::ChunkSharing& sharing) {

@@ -7,7 +7,6 @@
 
 #include "base/log.hpp"
 #include "os/path.hpp"
-#include "storage/step_directory.hpp"
 
 namespace ckpt::node {
 
@@ -19,8 +18,7 @@ constexpr Duration trouble_time = std::chrono::minutes(1);
 // Also if it is unread or damaged, or if a step of another timeline has replaced it.
 bool is_there(const storage::Catalog& catalog, Step step) {
   const auto is_it = [&](const storage::Rejected& rejected) {
-    const auto parsed = storage::parse_step_directory(rejected.name);
-    return parsed && parsed->step == step;
+    return storage::step_of(rejected) == step;
   };
   return std::ranges::any_of(catalog.rejected, is_it) ||
          std::ranges::any_of(catalog.checkpoints, [&](const storage::Checkpoint& checkpoint) {

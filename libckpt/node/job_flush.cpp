@@ -5,12 +5,11 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
-#include "storage/attempt.hpp"
 #include "storage/latest.hpp"
 #include "storage/publish.hpp"
 #include "storage/removal.hpp"
 #include "storage/retention.hpp"
-#include "storage/step_directory.hpp"
+#include "storage/step_attempt.hpp"
 
 namespace ckpt::node {
 
@@ -41,12 +40,12 @@ void JobStorage::write(const format::FlushOrder& order) {
 // has ended. A part that was given to us later is held when it is written, for it may wait long.
 void JobStorage::take_parts(const format::FlushOrder& order) {
   flush_writers_ = order.writers;
-  const auto work = storage::parse_work_directory(order.work_directory);
+  const bool is_named_well = storage::step_of_attempt(order.work_directory) == order.at;
   for (std::uint32_t rank = 0; rank < order.writers.size(); ++rank) {
     const format::FlushWriter& writer = order.writers[rank];
     if (writer.node != facts_.node || !taken_.insert({rank, writer.turn}).second) continue;
     const Part part{rank, writer.turn};
-    if (work && work->at == order.at) {
+    if (is_named_well) {
       to_write_.push_back(Shard{part, {}, {}, false});
       if (!is_part_in_hand_ && part.turn == 0) hold(order.at, to_write_.back());
     } else {
@@ -117,7 +116,7 @@ asio::awaitable<void> JobStorage::run_write(format::FlushOrder order) {
     auto woken = co_await hand_free_.wait_until(no_deadline);
     if (!woken) co_return;
   }
-  const Status ready = co_await make_work_directory(order.work_directory);
+  const Status ready = co_await begin_attempt(order.work_directory);
   if (flush_report_.flush_id != order.flush_id) co_return;
   has_storage_answered_ = ready.has_value();  // Else the write fails, and says so.
   for (Shard& shard : to_write_) {
@@ -164,17 +163,17 @@ asio::awaitable<void> JobStorage::let_go(std::uint64_t flush_id) {
 
 // Somebody may have removed the whole directory: the steps in memory go into a new one. Or
 // unmounted it: nothing of it goes into the mount point.
-Task<void> JobStorage::make_work_directory(std::string name) {
+Task<void> JobStorage::begin_attempt(std::string name) {
   CKPT_CO_CHECK(co_await keep_marker());
-  const std::string path = storage::attempt_path(site(), name);
-  Status made = co_await facts_.context.seams.files.make_directory(path);
-  co_return made;
+  const storage::StepAttempt attempt(site(), std::move(name));
+  Status begun = co_await storage::begin(attempt);
+  co_return begun;
 }
 
 Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
   CKPT_POINT("flush.open_tmp");
-  const std::string path = storage::attempt_path(site(), order.work_directory);
-  CKPT_CO_CHECK(co_await make_work_directory(order.work_directory));
+  const storage::StepAttempt attempt(site(), order.work_directory);
+  CKPT_CO_CHECK(co_await begin_attempt(order.work_directory));
   hold(order.at, shard);
   if (!shard.lease) {
     co_return fail(Errc::not_found, fmt::format("flush step {} rank {}: no copy on this node",
@@ -195,12 +194,11 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
     if (flush_report_.flush_id == flush_id) note_progress();
   };
   WorkMeter::Pass under_way = giving_way_.begin(BackgroundWork::flush);
-  auto flushed = co_await flusher_.write_shard(source, path, std::move(watch));
+  auto flushed = co_await flusher_.write_shard(source, attempt, std::move(watch));
   if (source.sharing && flushed) flush_memory_.keep(id, *source.sharing);
   if (flushed) {
     // Comparing copies must not cost the step.
-    auto noted = co_await storage::note_copies(facts_.context.seams.files, std::move(source), path,
-                                               facts_.context.seams.compute);
+    auto noted = co_await storage::note_copies(attempt, std::move(source));
     if (!noted)
       log_warning("job={} step={} rank={} its copies are not compared: {}", facts_.shape.job,
                   number(order.at.step), part.rank, noted.error().message());

@@ -6,11 +6,10 @@
 
 #include "base/log.hpp"
 #include "base/within.hpp"
-#include "storage/attempt.hpp"
 #include "storage/orphans.hpp"
 #include "storage/rewrite.hpp"
 #include "storage/run_directory.hpp"
-#include "storage/step_directory.hpp"
+#include "storage/step_attempt.hpp"
 
 namespace ckpt::node {
 
@@ -38,8 +37,7 @@ JobStorage::JobStorage(const JobFacts& facts, JobLife& life, SlotTable& slots,
       giving_way_(giving_way),
       peers_(peers),
       learned_(std::move(learned)),
-      flusher_(facts.context.seams.files, facts.clock(),
-               flusher_options(facts.context.seams, giving_way)),
+      flusher_(facts.clock(), flusher_options(facts.context.seams, giving_way)),
       flush_memory_(facts.shape.job),
       reads_(facts, places_),
       failures_(facts),
@@ -180,7 +178,7 @@ void JobStorage::stop() {
   hand_free_.close();
   if (flush_report_.flush_id == 0) return;
   const auto& order = facts_.decree.flush;
-  if (order) flusher_.give_up(storage::attempt_path(site(), order->work_directory));
+  if (order) flusher_.give_up(storage::StepAttempt(site(), order->work_directory));
 }
 
 // --- what is there ---
@@ -272,16 +270,16 @@ void JobStorage::describe_rejected(agree::ClusterView& view) const {
     view.misplaced_published += static_cast<std::size_t>(
         std::ranges::count_if(place.rejected(), &storage::Rejected::is_misplaced));
     for (const storage::Rejected& rejected : place.rejected()) {
-      const auto parsed = storage::parse_step_directory(rejected.name);
-      if (parsed && storage::is_damage(rejected) && !rejected.is_misplaced)
-        view.newest_damaged = std::max(view.newest_damaged, std::optional(parsed->step));
-      if (!parsed || !storage::is_unreadable(rejected)) continue;
+      const auto step = storage::step_of(rejected);
+      if (step && storage::is_damage(rejected) && !rejected.is_misplaced)
+        view.newest_damaged = std::max(view.newest_damaged, step);
+      if (!step || !storage::is_unreadable(rejected)) continue;
       const bool is_elsewhere = std::ranges::any_of(places_, [&](const StoredPlace& other) {
         return std::ranges::any_of(other.checkpoints(), [&](const storage::Checkpoint& known) {
-          return known.at.step == parsed->step && !facts_.is_fenced(known.at);
+          return known.at.step == *step && !facts_.is_fenced(known.at);
         });
       });
-      if (!is_elsewhere) view.unreadable_steps.push_back({parsed->step, rejected.reason});
+      if (!is_elsewhere) view.unreadable_steps.push_back({*step, rejected.reason});
     }
   }
 }
@@ -410,11 +408,11 @@ Task<void> JobStorage::keep_marker() {
 }
 
 asio::awaitable<void> JobStorage::note_mounted() {
-  if (site().objects() != nullptr) co_return;
   const auto there = co_await storage::mounted_at(site());
+  if (!there) co_return;
   // If it was unmounted since the marker was read, that was the directory below the mount point.
   const auto marker = co_await storage::read_run_marker(site());
-  if (there && marker && marker->run == stored_.run) mounted_ = *there;
+  if (marker && marker->run == stored_.run) mounted_ = *there;
 }
 
 // In the first place. The copy in a second one stays as it is.

@@ -120,7 +120,7 @@ class JobStorage {
   void fail_part(Part part, const Error& error);
   void note_progress();
   asio::awaitable<void> run_write(format::FlushOrder order);
-  Task<void> make_work_directory(std::string name);
+  Task<void> begin_attempt(std::string name);
   Task<void> write_shard(format::FlushOrder order, Shard shard);
   asio::awaitable<void> run_publish(agree::Publishing publishing, Answer answer);
   Task<void> publish_and_retain(agree::Publishing publishing);

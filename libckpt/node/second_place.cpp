@@ -12,9 +12,10 @@
 #include "storage/copy.hpp"
 #include "storage/latest.hpp"
 #include "storage/merge_timelines.hpp"
+#include "storage/open_step.hpp"
 #include "storage/removal.hpp"
 #include "storage/run_directory.hpp"
-#include "storage/step_directory.hpp"
+#include "storage/step_attempt.hpp"
 
 namespace ckpt::node {
 
@@ -242,10 +243,10 @@ Task<void> SecondPlace::mend_latest() {
 
 Task<void> SecondPlace::copy(format::StepId at) {
   const storage::Site from = first_.site();
-  const std::string name = first_.name_of(at);
+  CKPT_CO_TRY(const auto step, co_await storage::OpenStep::in(from, first_.name_of(at)));
   storage::CopyOrder order;
-  order.source = from.at(name);
-  CKPT_CO_TRY(order.manifest, co_await storage::read_manifest(from, name));
+  order.source = step.place();
+  order.manifest = step.manifest();
   CKPT_CO_TRY(format::Timelines timelines,
               co_await storage::load_timelines(from, facts_.shape.run));
   order.timelines = std::make_shared<const format::Timelines>(std::move(timelines));
@@ -330,8 +331,8 @@ Task<void> SecondPlace::clean_up(format::StepId copied) {
   storage::StaleAttempts stale;
   stale.with_files_aside = false;
   stale.is_kept = [copied](const std::string& name) {
-    const auto work = storage::parse_work_directory(name);
-    return !work || work->at >= copied;
+    const auto at = storage::step_of_attempt(name);
+    return !at || *at >= copied;
   };
   auto discarded = co_await storage::discard_stale(second_.site(), std::move(stale));
   if (!discarded)

@@ -7,7 +7,6 @@
 #include "base/log.hpp"
 #include "storage/retention_record.hpp"
 #include "storage/run_directory.hpp"
-#include "storage/step_directory.hpp"
 
 namespace ckpt::node {
 
@@ -96,10 +95,8 @@ asio::awaitable<void> StoredPlace::record_retention(storage::RetentionRule rule)
 }
 
 std::vector<std::string> StoredPlace::troubles(Time now) const {
-  const os::Objects* const objects = site().objects();
-  const std::string silence = objects == nullptr ? std::string() : objects->silence(directory_);
   std::vector<std::string> all;
-  for (const std::string& each : {silence, unreadable(), gone_.trouble(now)})
+  for (const std::string& each : {storage::silence_of(site()), unreadable(), gone_.trouble(now)})
     if (!each.empty()) all.push_back(each);
   return all;
 }
@@ -124,8 +121,7 @@ std::string StoredPlace::name_of(format::StepId at) const {
 
 std::string StoredPlace::damaged_name_of(format::StepId at) const {
   for (const storage::Rejected& rejected : rejected_) {
-    const auto parsed = storage::parse_step_directory(rejected.name);
-    if (parsed && parsed->step == at.step && storage::is_damage(rejected)) return rejected.name;
+    if (storage::step_of(rejected) == at.step && storage::is_damage(rejected)) return rejected.name;
   }
   return {};
 }

@@ -7,10 +7,7 @@
 #include "base/assert.hpp"
 #include "base/log.hpp"
 #include "gather/stored_shards.hpp"
-#include "storage/member_reader.hpp"
-#include "storage/part_reader.hpp"
 #include "storage/repair.hpp"
-#include "storage/step_directory.hpp"
 
 namespace ckpt::node {
 
@@ -37,12 +34,14 @@ Task<void> StoredReads::look_up(format::StepId at) {
   co_return Status();
 }
 
-std::string StoredReads::directory_of(format::StepId at) const {
+Task<storage::OpenStep> StoredReads::open(format::StepId at) const {
   for (const StoredPlace& place : places_) {
-    const std::string name = place.name_of(at);
-    if (!name.empty()) return place.site().at(name);
+    std::string name = place.name_of(at);
+    if (name.empty()) continue;
+    auto step = co_await storage::OpenStep::in(place.site(), std::move(name));
+    co_return step;
   }
-  return {};
+  co_return fail(Errc::not_found, "it is not on storage any more");
 }
 
 void StoredReads::forget() {
@@ -62,10 +61,10 @@ std::vector<StoredReads::Bad> StoredReads::damaged_copies() const {
   // The catalog has left out those that lack files, and the other place may have them whole.
   for (std::size_t place = 0; place < places_.size(); ++place) {
     for (const storage::Rejected& rejected : places_[place].rejected()) {
-      const auto parsed = storage::parse_step_directory(rejected.name);
-      if (!parsed || !storage::is_damage(rejected)) continue;
+      const auto step = storage::step_of(rejected);
+      if (!step || !storage::is_damage(rejected)) continue;
       for (const storage::Checkpoint& whole : places_[1 - place].checkpoints()) {
-        const bool is_it = whole.at.step == parsed->step && !facts_.is_fenced(whole.at);
+        const bool is_it = whole.at.step == *step && !facts_.is_fenced(whole.at);
         if (is_it && places_[place].name_of(whole.at).empty())
           damaged.push_back({{whole.at, 0}, place});
       }
@@ -76,27 +75,27 @@ std::vector<StoredReads::Bad> StoredReads::damaged_copies() const {
 
 Task<void> StoredReads::repair(Bad bad, storage::TransferHooks hooks) {
   CKPT_ASSERT(bad.place < places_.size());
-  std::vector<std::string> paths;  // By place.
+  std::vector<storage::StepIn> steps;  // By place.
   for (StoredPlace& place : places_) {
     CKPT_CO_CHECK(co_await place.look_up(bad.id.at));
-    const std::string name = place.known_name_of(bad.id.at);
+    std::string name = place.known_name_of(bad.id.at);
     if (name.empty())
       co_return fail(Errc::not_found, fmt::format("{} lacks the step", place.directory()));
-    paths.push_back(place.site().at(name));
+    steps.push_back({place.site(), std::move(name)});
   }
   storage::RepairOrder order;
-  order.directory = paths.at(bad.place);
-  order.source = paths.at(1 - bad.place);
   order.attempt = facts_.context.random.next();
   order.hooks = std::move(hooks);
+  const storage::StepIn& damaged = steps.at(bad.place);
+  const storage::StepIn& copy = steps.at(1 - bad.place);
   const std::string advice =
-      fmt::format("remove {}, and bring it back: ckpt cp {} {}", os::display(order.directory),
-                  os::display(order.source), places_[bad.place].directory());
-  const auto manifest =
-      co_await storage::read_manifest_at(facts_.context.seams.files, order.directory);
+      fmt::format("remove {}, and bring it back: ckpt cp {} {}",
+                  os::join(damaged.site.directory(), damaged.name),
+                  os::join(copy.site.directory(), copy.name), damaged.site.directory());
+  const auto manifest = co_await storage::read_manifest(damaged.site, damaged.name);
   if (!manifest && manifest.error().code() == Errc::corruption)
     co_return fail(Errc::unsupported, fmt::format("{}: {}", manifest.error().text(), advice));
-  auto repaired = co_await storage::repair_checkpoint(facts_.context.seams.files, std::move(order));
+  auto repaired = co_await storage::repair_checkpoint(damaged, copy, std::move(order));
   if (!repaired) co_return fail(std::move(repaired).error());
   CKPT_CO_CHECK(co_await places_[bad.place].look_up(bad.id.at));
   std::erase_if(bad_, [&](const auto& each) {
@@ -145,19 +144,16 @@ Task<Record> StoredReads::record_at(std::size_t place, format::ShardId id, Diges
 
 Task<Record> StoredReads::record_in(std::size_t place, std::string name, format::ShardId id,
                                     Digest digest) {
-  const storage::Site site = places_[place].site();
-  CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest(site, name));
-  CKPT_CO_TRY(const auto shard, format::shard_of(*manifest, id.rank));
-  if (shard.record_digest != digest) {
+  CKPT_CO_TRY(const auto step, co_await storage::OpenStep::in(places_[place].site(), name));
+  CKPT_CO_TRY(auto shard, storage::shard_of(step, id.rank));
+  if (shard.record != digest) {
     co_return fail(Errc::not_found,
                    fmt::format("{} holds another save of step {}", name, number(id.at.step)));
   }
   if (locations_.size() >= locations_max)
     std::erase_if(locations_, [&](const auto& known) { return known.first.at != id.at; });
-  Location location{place, storage::shard_place(site.at(name), shard), digest};
-  locations_.insert_or_assign(id, std::move(location));
-  auto record =
-      co_await storage::read_record(site.files(), site.at(name), manifest, id.rank, site.compute());
+  locations_.insert_or_assign(id, Location{place, std::move(shard)});
+  auto record = co_await storage::read_record(step, id.rank);
   co_return record;
 }
 
@@ -180,12 +176,12 @@ Task<bool> StoredReads::turn_away(format::ShardId id, Error error) {
                                 error.code() == Errc::not_found;
   if (!location || places_.size() == 1 || !may_be_elsewhere) co_return false;
   bad_.emplace(Bad{id, location->place}, error.code());
-  const auto record = co_await record_of(id, location->digest);
+  const auto record = co_await record_of(id, location->shard.record);
   if (!record) co_return false;
   const auto now = location_of(id);
   if (!now) co_return false;
   log_warning("job={} step={} rank={} is read from {}: {}", facts_.shape.job, number(id.at.step),
-              id.rank, os::display(now->files.directory), error.message());
+              id.rank, os::display(now->shard.files.directory), error.message());
   co_return true;
 }
 
@@ -195,8 +191,7 @@ Task<void> StoredReads::read(Record record, std::span<std::byte> target, BytesVe
     storage::TransferHooks hooks;
     hooks.compute = facts_.context.seams.compute;
     hooks.verified = verified;
-    Status read = co_await storage::read_shard(facts_.context.seams.files, location.files, record,
-                                               target, std::move(hooks));
+    Status read = co_await storage::read_shard(location.shard, record, target, std::move(hooks));
     if (read) co_return read;
     const auto turned = co_await turn_away(record->id, read.error());
     if (!turned || !*turned) co_return read;
@@ -215,12 +210,10 @@ Task<void> StoredReads::read_good_at(std::size_t place, Record record, const Mis
   const std::size_t count = record->chunk_crcs.size();
   const std::string name = places_[place].known_name_of(record->id.at);
   if (name.empty() || missing.next(0) == count) co_return Status();
-  const storage::Site site = places_[place].site();
-  CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest(site, name));
-  CKPT_CO_TRY(const auto shard, format::shard_of(*manifest, record->id.rank));
-  if (shard.record_digest != format::digest_of(*record)) co_return Status();  // Another save.
-  const storage::ShardPlace files = storage::shard_place(site.at(name), shard);
-  CKPT_CO_TRY(const auto opened, co_await storage::ShardFiles::open(site.files(), files, record));
+  CKPT_CO_TRY(const auto step, co_await storage::OpenStep::in(places_[place].site(), name));
+  CKPT_CO_TRY(const auto shard, storage::shard_of(step, record->id.rank));
+  if (shard.record != format::digest_of(*record)) co_return Status();  // Another save.
+  CKPT_CO_TRY(const auto opened, co_await storage::open_files(shard, record));
   storage::TransferHooks hooks;
   hooks.compute = facts_.context.seams.compute;
   for (std::size_t index = missing.next(0); index < count; index = missing.next(index + 1)) {
@@ -244,9 +237,8 @@ Task<void> StoredReads::read_chunks(Record record, std::vector<std::size_t> chun
   while (true) {
     CKPT_CO_TRY(const Location location, location_of(record->id));
     std::vector<std::size_t> wanted(left.begin(), left.end());
-    std::vector<storage::ShardPlace> place{location.files};
-    Status read = co_await gather::read_stored_chunks(facts_.context.seams.files, std::move(place),
-                                                      record, std::move(wanted), take_once, hooks);
+    Status read = co_await gather::read_stored_chunks(location.shard, record, std::move(wanted),
+                                                      take_once, hooks);
     if (read) co_return read;
     const auto turned = co_await turn_away(record->id, read.error());
     if (!turned || !*turned) co_return read;

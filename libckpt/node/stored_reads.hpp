@@ -19,7 +19,7 @@
 #include "gather/shard_source.hpp"
 #include "node/job_facts.hpp"
 #include "node/stored_place.hpp"
-#include "storage/shard_files.hpp"
+#include "storage/open_step.hpp"
 
 namespace ckpt::node {
 
@@ -32,7 +32,8 @@ class StoredReads {
   Task<void> look_up(format::StepId at);
   // The newest step that was looked up; none: it was not there.
   const std::optional<format::StepId>& looked_up() const { return looked_up_; }
-  std::string directory_of(format::StepId at) const;  // The nearest one; empty: unknown.
+  // In the nearest place. Errors: not_found (it is unknown), and those of storage::read_manifest.
+  Task<storage::OpenStep> open(format::StepId at) const;
   void forget();  // Unreadable files may be read again; damage stays.
   void forget_damage(const std::function<bool(format::ShardId id)>& may_be_mended);
   void written_anew(format::ShardId id) { bad_.erase({id, 0}); }  // In the first place.
@@ -76,8 +77,7 @@ class StoredReads {
                           const Missing& missing);
   struct Location {  // For a shard whose record was read.
     std::size_t place = 0;
-    storage::ShardPlace files;
-    Digest digest;
+    storage::StepShard shard;
   };
   Task<std::shared_ptr<const format::ShardRecord>> record_at(std::size_t place, format::ShardId id,
                                                              Digest digest);

@@ -21,6 +21,12 @@ bool is_damage(const Rejected& rejected) {
          !is_unreadable(rejected);
 }
 
+std::optional<Step> step_of(const Rejected& rejected) {
+  const auto parsed = parse_step_directory(rejected.name);
+  if (!parsed) return std::nullopt;
+  return parsed->step;
+}
+
 bool is_unreadable(const Rejected& rejected) {
   return is_unreadable(rejected.code);
 }
@@ -365,6 +371,22 @@ Task<Examined> read_once(Site site, CatalogOptions options) {
 }
 
 }  // namespace
+
+Task<std::vector<std::string>> list_steps(Site site) {
+  CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
+  std::vector<StepDirectory> steps;
+  for (const os::DirectoryEntry& entry : entries) {
+    const auto parsed = parse_step_directory(entry.name);
+    if (parsed && entry.kind == os::EntryKind::directory) steps.push_back(*parsed);
+  }
+  std::ranges::sort(steps, std::greater(), [](const StepDirectory& each) {
+    return std::pair(each.step, each.generation);
+  });
+  std::vector<std::string> names;
+  for (const StepDirectory& each : steps)
+    names.push_back(step_directory_name(each.step, each.generation));
+  co_return names;
+}
 
 Task<Catalog> read_catalog(Site site, CatalogOptions options) {
   for (int round = 1;; ++round) {

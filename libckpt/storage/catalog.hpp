@@ -27,6 +27,8 @@ struct Rejected {
 // start from scratch. Not damage: a checkpoint of another run, one that was replaced, a directory
 // without files of ours.
 bool is_damage(const Rejected& rejected);
+// The step that its name says.
+std::optional<Step> step_of(const Rejected& rejected);
 // It may be good: the file system refused, as another user's files do, or failed. That says nothing
 // about its bytes, so that it is neither passed over in silence, nor deleted, nor replaced.
 bool is_unreadable(const Rejected& rejected);
@@ -55,6 +57,10 @@ struct CatalogOptions {
 
 // Leaves out what is removed during the call. Errors: not_found (no such directory), io.
 Task<Catalog> read_catalog(Site site, CatalogOptions options);
+
+// The names of all steps, the newest first, whatever they hold: nothing of them is read. Errors:
+// not_found (no such directory), io.
+Task<std::vector<std::string>> list_steps(Site site);
 
 // Reads the manifest of one directory of the site. Errors: not_found, corruption (also for shards
 // without one), version_mismatch.

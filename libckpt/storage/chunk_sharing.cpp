@@ -2,6 +2,7 @@
 
 #include "base/assert.hpp"
 #include "os/path.hpp"
+#include "storage/step_directory.hpp"
 
 namespace ckpt::storage {
 
@@ -28,6 +29,14 @@ bool may_share(const StoredShard& earlier, const ShardRecord& record) {
          earlier.id.at < record.id.at && earlier.model == record.model &&
          earlier.chunk_bytes == record.chunk_bytes &&
          earlier.files.size() == record.layout.members.size();
+}
+
+std::shared_ptr<ChunkSharing> ChunkSharing::in(const Site& site,
+                                               std::shared_ptr<const StoredShard> earlier) {
+  if (site.objects() != nullptr) return nullptr;
+  if (earlier == nullptr) return std::make_shared<ChunkSharing>(std::nullopt);
+  std::string directory = site.at(step_directory_name(earlier->id.at.step));
+  return std::make_shared<ChunkSharing>(Earlier{std::move(earlier), std::move(directory)});
 }
 
 Task<void> ChunkSharing::begin(os::FileSystem& files, std::shared_ptr<const ShardRecord> record) {

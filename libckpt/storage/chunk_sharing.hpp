@@ -23,6 +23,7 @@
 #include "format/shard_record.hpp"
 #include "os/file_system.hpp"
 #include "storage/chunk_map.hpp"
+#include "storage/site.hpp"
 
 namespace ckpt::storage {
 
@@ -55,6 +56,11 @@ class ChunkSharing {
   // The newest of the rank, if there is one. No older one takes its place: files that were replaced
   // may have been damaged, and the damage would come back from the step before.
   explicit ChunkSharing(std::optional<Earlier> earlier) : earlier_(std::move(earlier)) {}
+
+  // Shares with what was stored before in this site, once it is published; null: nothing was. Null
+  // where nothing can be shared: in a bucket.
+  static std::shared_ptr<ChunkSharing> in(const Site& site,
+                                          std::shared_ptr<const StoredShard> earlier);
 
   // Looks whether its files are published as they were written. Never fails: else all is written.
   Task<void> begin(os::FileSystem& files, std::shared_ptr<const format::ShardRecord> record);

@@ -179,6 +179,8 @@ Task<format::RunMarker> read_run_marker(Site site) {
 }
 
 Task<MountedAt> mounted_at(Site site) {
+  if (site.objects() != nullptr)
+    co_return fail(Errc::unsupported, os::display(site.directory()) + " is mounted nowhere");
   auto status = co_await site.files().status(site.at("."));
   std::string_view above = site.directory();
   while (!status && status.error().code() == Errc::not_found && above != parent_of(above)) {
@@ -187,6 +189,11 @@ Task<MountedAt> mounted_at(Site site) {
   }
   if (!status) co_return fail(std::move(status).error());
   co_return MountedAt{status->device, status->mount};
+}
+
+std::string silence_of(const Site& site) {
+  const os::Objects* const objects = site.objects();
+  return objects == nullptr ? std::string() : objects->silence(site.directory());
 }
 
 Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {

@@ -50,6 +50,26 @@ def floors(tree):
     return findings
 
 
+# They make or read names of files and directories in which checkpoints lie.
+_STORED_NAMES = re.compile(
+    r"\b(attempt_path|path_in_attempt|work_directory_name|parse_work_directory|"
+    r"parse_step_directory|step_directory_name|shard_directory|shard_place|part_name|"
+    r"manifest_name)\b|storage/(step_directory|attempt)\.hpp|site(\(\))?\.objects\(")
+_STORES = ("storage", "format")
+
+
+def seam(tree):
+    """Callers of storage say what they want of a checkpoint, and name no file or layout of it."""
+    findings = []
+    for path in tree.files(*SOURCES, under=("libckpt/",)):
+        if path.split("/")[1] in _STORES:
+            continue
+        for number, line in enumerate(tree.text(path).splitlines(), 1):
+            if found := _STORED_NAMES.search(line):
+                findings.append(f"{path}:{number}: {found[0]} is for storage alone")
+    return findings
+
+
 def headers(tree):
     """A header opens with its one sentence, is guarded, and fits on four screens."""
     findings = []
@@ -235,6 +255,7 @@ def tests(tree):
 
 CHECKS = {
     "floors": floors,
+    "seam": seam,
     "headers": headers,
     "sources": sources,
     "functions": functions,

@@ -32,16 +32,17 @@ class FlushFixture {
     wish.at.step = Step{step};
     wish.rank = rank;
     wish.world_size = 4;
-    const std::string name = directory_of(step);
-    disk.put_directory(name);
-    run_detached(context.get_executor(), write(make_shard(wish), name, {step, rank}));
+    disk.put_directory(directory_of(step));
+    run_detached(context.get_executor(), write(make_shard(wish), attempt_of(step), {step, rank}));
     clock.poll();
   }
-  static std::string directory_of(std::uint64_t step) {
+  static std::string name_of(std::uint64_t step) {
     format::StepId at;
     at.step = Step{step};
-    return "/job/./" + storage::work_directory_name(at, step);
+    return storage::work_directory_name(at, step);
   }
+  static std::string directory_of(std::uint64_t step) { return "/job/./" + name_of(step); }
+  storage::StepAttempt attempt_of(std::uint64_t step) const { return {site, name_of(step)}; }
   std::string outcome(std::uint64_t step, std::uint32_t rank = 0) const {
     const auto found = ended.find({step, rank});
     return found == ended.end() ? "under way" : found->second;
@@ -55,14 +56,15 @@ class FlushFixture {
   MemoryDisk disk;
   MemoryFileSystem files{disk, &clock};
   std::shared_ptr<Throttle> throttle = std::make_shared<Throttle>(clock);
-  flush::Flusher flusher{files, clock, {throttle, {}}};
+  storage::Site site{files, clock, "/job"};
+  flush::Flusher flusher{clock, {throttle, {}}};
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::string> ended;
 
  private:
-  DetachedTask write(MadeShard shard, std::string directory,
+  DetachedTask write(MadeShard shard, storage::StepAttempt attempt,
                      std::pair<std::uint64_t, std::uint32_t> key) {
     storage::ShardToWrite source{shard.record, shard.slot()};
-    const auto done = co_await flusher.write_shard(source, directory);
+    const auto done = co_await flusher.write_shard(source, attempt);
     ended[key] = done ? "written" : std::string(to_string(done.error().code()));
   }
 };
@@ -101,7 +103,7 @@ TEST_CASE_METHOD(FlushFixture, "flusher: bytes are written or shared, and counte
     storage::ShardToWrite source{record, shard.slot()};
     source.sharing = sharing;
     disk.put_directory(directory_of(step));
-    auto pending = start(context, flusher.write_shard(source, directory_of(step)));
+    auto pending = start(context, flusher.write_shard(source, attempt_of(step)));
     REQUIRE(finish(clock, pending));
     bytes += record->bytes;
   }
@@ -132,7 +134,7 @@ TEST_CASE_METHOD(FlushFixture, "flusher: a flush that is given up ends at the ne
   ask(1);
   ask(2);
   clock.advance(std::chrono::milliseconds(15));
-  flusher.give_up(directory_of(1));
+  flusher.give_up(attempt_of(1));
   clock.advance(std::chrono::seconds(10));
   REQUIRE(outcome(1) == "cancelled");
   REQUIRE_FALSE(has_part(1));

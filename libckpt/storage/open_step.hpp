@@ -1,0 +1,54 @@
+// OpenStep: a published step whose manifest was read. Its shards are read by rank; no caller names
+// its directory or its files.
+//
+// Lifetime: it borrows what its Site borrows, and holds no file open.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "format/manifest.hpp"
+#include "storage/shard_copies.hpp"
+#include "storage/shard_files.hpp"
+#include "storage/site.hpp"
+
+namespace ckpt::storage {
+
+class OpenStep {
+ public:
+  // `name` is a Checkpoint's in this site. Errors: those of read_manifest (catalog.hpp).
+  static Task<OpenStep> in(Site site, std::string name);
+  // The site's directory is itself the step, for readers without a job. Errors: as above.
+  static Task<OpenStep> at(Site site);
+
+  const Site& site() const { return site_; }
+  const std::shared_ptr<const format::Manifest>& manifest() const { return copy_.manifest; }
+  const std::string& place() const { return copy_.directory; }  // For people: os::display shows it.
+  const StepCopy& copy() const { return copy_; }
+
+ private:
+  OpenStep(Site site, StepCopy copy) : site_(std::move(site)), copy_(std::move(copy)) {}
+
+  Site site_;
+  StepCopy copy_;
+};
+
+// StepShard: one rank's shard of an open step. It keeps no manifest in memory.
+struct StepShard {
+  Site site;
+  ShardPlace files;
+  Digest record;
+};
+// Errors: not_found (no such rank).
+Result<StepShard> shard_of(const OpenStep& step, std::uint32_t rank);
+
+// Errors of all three: those of the functions of the same names that take paths (part_reader.hpp,
+// member_reader.hpp, ShardFiles::open).
+Task<std::shared_ptr<const format::ShardRecord>> read_record(OpenStep step, std::uint32_t rank);
+Task<void> read_shard(StepShard shard, std::shared_ptr<const format::ShardRecord> record,
+                      std::span<std::byte> target, TransferHooks hooks);
+Task<std::shared_ptr<ShardFiles>> open_files(StepShard shard,
+                                             std::shared_ptr<const format::ShardRecord> record);
+
+}  // namespace ckpt::storage
