@@ -2,8 +2,9 @@
 published restores, and the next daemon leaves nothing of what the killed one had begun.
 
 Method: one run logs the labels that a daemon passes while it saves into a bucket of moto's server
-and removes old steps. Then a daemon is killed at each of them, once at the first time and once at
-the second; all memory is lost, the newest step is restored and compared, and the next one is saved.
+and removes old steps, and they are compared with the list below. A daemon is killed at each of
+them, at the first time or at the second; all memory is lost, the newest step is restored and
+compared, and the next one is saved.
 """
 
 import subprocess
@@ -24,13 +25,17 @@ OF_DISKS_ALONE = {
     "flush.rename.before", "manifest.fsync", "prune.mark.before",
     "prune.member_unlink.first", "prune.member_unlink.last", "prune.rmdir",
 }  # fmt: skip
-# Those that a save into a bucket passes for certain; others come with it, as of the agreement.
+# Those that a daemon passes between the opening of a session and its third step in a bucket.
 OF_BUCKETS = {
-    "flush.data_done", "flush.fsync.after", "flush.fsync.before", "flush.open_tmp",
-    "flush.prealloc", "flush.published", "flush.rename.after", "flush.write.first",
-    "flush.write.last", "latest.after", "latest.before", "manifest.before", "prune.log",
-    "prune.mark.after", "prune.select",
+    "commit.after", "commit.before", "flush.data_done", "flush.fsync.after", "flush.fsync.before",
+    "flush.open_tmp", "flush.prealloc", "flush.published", "flush.rename.after",
+    "flush.write.first", "flush.write.last", "latest.after", "latest.before", "manifest.before",
+    "prune.log", "prune.mark.after", "prune.select", "seal.after", "seal.before", "slots.told",
+    "snap.accept",
 }  # fmt: skip
+
+# Of the start of a daemon, whose end may come behind the opening of a session.
+OF_STARTS = {"attach.accept", "attach.done", "load.done", "load.select", "reg.after", "reg.before"}
 
 
 @pytest.fixture
@@ -96,8 +101,9 @@ def check_aftermath(server, directory, durable, job, ckpt):
             again.restore()
     last = STEPS[-1] + 1
     save_all(again, (last, last + 1), ELEMENTS)
-    again.close()
+    # Asked while a session ends, it may refuse: "the signal was closed".
     ckpt("stop")  # Nothing is under way then.
+    again.abandon()
     assert published(ckpt, directory)[-1] == last + 1
     assert ckpt("verify", directory).count("good ") == len(published(ckpt, directory))
     assert server.uploads() == []
@@ -112,19 +118,21 @@ def check_aftermath(server, directory, durable, job, ckpt):
         assert "manifest.json" in names
 
 
-@pytest.mark.slow
-def test_a_daemon_killed_at_any_label_leaves_the_newest_step_and_no_garbage(
-    server, job, ckpt, programs, monkeypatch, tmp_path
+def test_the_labels_of_a_save_into_a_bucket_are_those_below(
+    server, job, ckpt, monkeypatch, tmp_path
 ):
     labels = labels_of_saves(job, "s3://bucket/jobs/log", monkeypatch, tmp_path, ckpt)
-    assert labels >= OF_BUCKETS, OF_BUCKETS - labels
     assert not labels & OF_DISKS_ALONE, labels & OF_DISKS_ALONE
-    killed = 0
-    for label in sorted(labels):
-        for hit in (1, 2):
-            print("killed at", label, hit)
-            directory = f"s3://bucket/jobs/{label}-{hit}"
-            durable = kill_at(label, hit, directory, job, ckpt, programs, monkeypatch)
-            killed += durable != list(STEPS)
-            check_aftermath(server, directory, durable, job, ckpt)
-    assert killed >= len(OF_BUCKETS), killed
+    labels -= OF_STARTS
+    assert labels == OF_BUCKETS, labels ^ OF_BUCKETS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hit", [1, 2])
+@pytest.mark.parametrize("label", sorted(OF_BUCKETS))
+def test_a_daemon_killed_at_any_label_leaves_the_newest_step_and_no_garbage(
+    server, job, ckpt, programs, monkeypatch, label, hit
+):
+    directory = "s3://bucket/jobs/run"
+    durable = kill_at(label, hit, directory, job, ckpt, programs, monkeypatch)
+    check_aftermath(server, directory, durable, job, ckpt)
