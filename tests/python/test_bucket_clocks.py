@@ -1,5 +1,5 @@
-"""Goal: a bucket works where the clock is off, and where keys expire: the server checks both, and
-somebody renews the keys in the profile file meanwhile.
+"""Goal: a daemon whose clock is off by an hour saves into a bucket and restores from it, and so
+does one whose keys expire, once somebody has renewed them in the profile file.
 
 Method: moto's server behind a proxy that refuses requests whose time or key is wrong, as Amazon
 does (server_rules.py). All memory is lost before a restore, and every value is compared.
@@ -34,7 +34,8 @@ def profile(server, monkeypatch, tmp_path):
 
     def write(key):
         aside = tmp_path / "credentials.new"
-        aside.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = secret\n")
+        lines = ["[default]", f"aws_access_key_id = {key}", "aws_secret_access_key = secret", ""]
+        aside.write_text("\n".join(lines))
         aside.replace(path)
 
     return write
