@@ -20,8 +20,6 @@ const std::vector<CrashMode> crash_modes{
     {Survival::random, 3},
 };
 
-constexpr std::uint64_t operations_max = 500;  // Far above what one of the protocols needs.
-
 // Prepares a disk, cuts `act` off after each number of operations, crashes, and lets `judge` look.
 // `act` returns whether it reported success.
 template <class Prepare, class Act, class Judge>
