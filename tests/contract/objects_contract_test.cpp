@@ -22,9 +22,9 @@ using os::PutMode;
 
 enum class Which : std::uint8_t { amazon_in_memory, google_in_memory, real };
 
-class Subject : public BucketFixture {
+class BucketUnderTest : public BucketFixture {
  public:
-  explicit Subject(Which which) {
+  explicit BucketUnderTest(Which which) {
     server.is_google = which == Which::google_in_memory;
     if (which != Which::real) {
       const auto scheme = server.is_google ? bucket::Scheme::gs : bucket::Scheme::s3;
@@ -71,8 +71,8 @@ Which any() {
 
 TEST_CASE("objects: a file is what was written, and its ranges too", "[contract][bucket]") {
   const Which which = any();
-  if (!Subject::is_there(which)) return;
-  Subject subject(which);
+  if (!BucketUnderTest::is_there(which)) return;
+  BucketUnderTest subject(which);
   constexpr std::uint64_t part = bucket::part_bytes_min;
   for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1}, part - 1, part, part + 1}) {
     CAPTURE(bytes);
@@ -100,8 +100,8 @@ TEST_CASE("objects: a file is what was written, and its ranges too", "[contract]
 TEST_CASE("objects: an object that was replaced is not the one that was opened",
           "[contract][bucket]") {
   const Which which = any();
-  if (!Subject::is_there(which)) return;
-  Subject subject(which);
+  if (!BucketUnderTest::is_there(which)) return;
+  BucketUnderTest subject(which);
   subject.must(subject.all().write_small(subject.at("a"), bytes_of("one")));
   const auto opened = subject.must(subject.all().open_read(subject.at("a"), Caching::direct));
   const PutCondition replace(PutMode::replace);
@@ -113,8 +113,8 @@ TEST_CASE("objects: an object that was replaced is not the one that was opened",
 
 TEST_CASE("objects: conditions let one of two writers win", "[contract][bucket]") {
   const Which which = any();
-  if (!Subject::is_there(which)) return;
-  Subject subject(which);
+  if (!BucketUnderTest::is_there(which)) return;
+  BucketUnderTest subject(which);
   const std::string path = subject.at("b");
   const auto put = [&](const std::string& text, const PutCondition& condition) {
     return subject.run(subject.objects().put_small(path, bytes_of(text), condition));
@@ -140,8 +140,8 @@ TEST_CASE("objects: conditions let one of two writers win", "[contract][bucket]"
 
 TEST_CASE("objects: keys below a name are listed, and nothing else", "[contract][bucket]") {
   const Which which = any();
-  if (!Subject::is_there(which)) return;
-  Subject subject(which);
+  if (!BucketUnderTest::is_there(which)) return;
+  BucketUnderTest subject(which);
   for (const std::string name : {"d/x", "d/y z+&", "d/e/f/g", "dd"})
     subject.must(subject.all().write_small(subject.at(name), bytes_of(name)));
   std::vector<std::string> names;
@@ -167,8 +167,8 @@ TEST_CASE("objects: keys below a name are listed, and nothing else", "[contract]
 TEST_CASE("objects: an upload that is not complete is no object, and can be ended",
           "[contract][bucket]") {
   const Which which = any();
-  if (!Subject::is_there(which)) return;
-  Subject subject(which);
+  if (!BucketUnderTest::is_there(which)) return;
+  BucketUnderTest subject(which);
   const auto content = noise(bucket::part_bytes_min + 1);
   auto file = subject.must(subject.all().create(subject.at("u/file"), Caching::direct));
   subject.must(file->allocate(content.size()));
