@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t piece = 2 * MiB;  // Drivers round large allocations to it.
 constexpr unsigned int portable = CU_MEMHOSTREGISTER_PORTABLE;
 
-device::Deadline soon() {
+device::Deadline gpu_deadline() {
   return std::chrono::steady_clock::now() + gpu_patience;
 }
 std::byte* at(CUdeviceptr address) {
@@ -59,7 +59,7 @@ class Captures final : device::CopyListener {
     run_ = device_->make_run(std::move(list), *this);
     memory_ = shared_pages(bytes_);
     pin_ = pins_->hold(memory_->bytes(), memory_);
-    REQUIRE(pins_->wait_settled(soon()));
+    REQUIRE(pins_->wait_settled(gpu_deadline()));
     REQUIRE(pins_->is_pinned(memory_->bytes()));
   }
   ~Captures() override {
@@ -69,7 +69,7 @@ class Captures final : device::CopyListener {
   void start(Stream stream) { REQUIRE(run_->start({memory_->bytes(), stream, false})); }
   void fence(Stream stream) { REQUIRE(run_->fence(stream)); }
   std::span<const std::byte> end() {
-    REQUIRE(run_->wait_idle(soon()));
+    REQUIRE(run_->wait_idle(gpu_deadline()));
     INFO((ended_ ? "" : ended_.error().message()));
     REQUIRE(ended_);
     return memory_->bytes().first(bytes_);
