@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
     });
   };
   const auto fio = [&] { return bench::fio_rate(job); };
-  bench::Bar bar{"B14", "load from disk, verified / fio read", 0.95, 0.85};
+  bench::Bar bar{"B14", "load from disk, verified / fio read", 1.05, 0.95};
   bar.is_judged = false;  // Disks of shared machines are throttled by their hosts.
   harness.compare(bar, ours, fio);
   return harness.finish();

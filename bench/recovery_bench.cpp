@@ -139,7 +139,7 @@ int main(int argc, char** argv) {
   const auto from_disk = [&] { return cluster.restore_from(RestoreSource::storage); };
   harness.compare({"B11", "recovery from a peer's memory / from disk", 2.0, 1.4}, from_peer,
                   from_disk);
-  harness.compare({"B12", "recovery from the daemon's memory / from disk", 3.5, 2.0}, from_own,
+  harness.compare({"B12", "recovery from the daemon's memory / from disk", 12.0, 8.0}, from_own,
                   from_disk);
   return harness.finish();
 }

@@ -28,6 +28,6 @@ int main(int argc, char** argv) {
       bench::use(state.memory.data());
     });
   };
-  harness.compare({"B13", "restore from memory, verified / memcpy", 0.80, 0.70}, restore, copy);
+  harness.compare({"B13", "restore from memory, verified / memcpy", 0.95, 0.80}, restore, copy);
   return harness.finish();
 }

@@ -171,26 +171,27 @@ def memcpy_of(model):
 
 def measure_large(harness, scratch, model):
     ours, stock = Ours(scratch, model, "large"), Stock(scratch, model)
-    harness.compare(Bar("B2", "stall: torch.save and fsync / save()", 10, 6), ours.save, stock.save)
-    harness.compare(Bar("B3", "stall: async_save, default / save()", 5, 3), ours.save,
+    bar = Bar("B2", "stall: torch.save and fsync / save()", 20, 10)
+    harness.compare(bar, ours.save, stock.save)
+    harness.compare(Bar("B3", "stall: async_save, default / save()", 8, 4), ours.save,
                     Dcp(scratch, model, no_dist=True).save)  # fmt: skip
     cached = Dcp(scratch, model, no_dist=True, async_stager=stager())
-    bar = Bar("B3b on", "stall: async_save, warm stager / save(), checksum on", 0.8, 0.65)
+    bar = Bar("B3b on", "stall: async_save, warm stager / save(), checksum on", 1.3, 1.0)
     harness.compare(bar, ours.save, cached.save)
-    harness.compare(Bar("B15", "torch.load, warm / restore from memory, verified", 6, 4),
+    harness.compare(Bar("B15", "torch.load, warm / restore from memory, verified", 9, 6),
                     ours.load, stock.load)  # fmt: skip
     ours.session.close()
 
     deferred = Ours(scratch, model, "deferred", checksum_in_copy=False)
-    harness.compare(Bar("B3b", "stall: the same / save(), checksum deferred", 1.0, 0.85),
+    harness.compare(Bar("B3b", "stall: the same / save(), checksum deferred", 1.5, 1.1),
                     deferred.save, cached.save)  # fmt: skip
     deferred.session.close()
 
     guarded = Ours(scratch, model, "guarded", is_guarded=True)
     behind = Dcp(scratch, model, no_dist=True, async_stager=stager(is_asynchronous=True))
-    harness.compare(Bar("B3c", "call: async_save, asynchronous staging / save(), guarded", 5, 1),
+    harness.compare(Bar("B3c", "call: async_save, asynchronous staging / save(), guarded", 20, 8),
                     guarded.save, behind.save)  # fmt: skip
-    harness.compare(Bar("B3c+", "save() and guard / memcpy", 1.25, 1.6, is_higher_better=False),
+    harness.compare(Bar("B3c+", "save() and guard / memcpy", 0.75, 1.0, is_higher_better=False),
                     guarded.save_and_guard, memcpy_of(model))  # fmt: skip
     guarded.session.close()
 
@@ -201,7 +202,7 @@ def measure_process(harness, scratch, model):
     torch.distributed.init_process_group("gloo", rank=0, world_size=1)
     ours = Ours(scratch, model, "process", rank=0, world_size=1)
     theirs = Dcp(scratch, model, async_checkpointer_type=AsyncCheckpointerType.PROCESS)
-    bar = Bar("B3 pr", "stall: async_save, with a process / save(), checksum on", 0.8, 0.65)
+    bar = Bar("B3 pr", "stall: async_save, with a process / save(), checksum on", 1.5, 1.2)
     harness.compare(bar, ours.save, theirs.save)
     # Its staging memory comes from malloc, which mostly has that of the save before.
     pages = harness.bytes // resource.getpagesize()
@@ -214,7 +215,7 @@ def measure_process(harness, scratch, model):
 def measure_small(harness, scratch):
     model = Model(SMALL_COUNT, SMALL_BYTES)
     ours = Ours(scratch, model, "small")
-    harness.compare(Bar("B4", "10,000 of 4 KiB: async_save, default / save()", 30, 10), ours.save,
+    harness.compare(Bar("B4", "10,000 of 4 KiB: async_save, default / save()", 30, 15), ours.save,
                     Dcp(scratch, model, no_dist=True).save, SMALL_COUNT * SMALL_BYTES)  # fmt: skip
     ours.session.close()
 

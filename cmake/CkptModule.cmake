@@ -19,8 +19,10 @@ find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
 add_library(ckpt_flags INTERFACE)
 target_compile_features(ckpt_flags INTERFACE cxx_std_20)
 target_compile_options(ckpt_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Winvalid-pch
-  -Wno-missing-field-initializers
+  -Wall -Wextra -Wpedantic
+  # In a unity build, the constants of one file would forbid their names to the next one's locals.
+  $<$<NOT:$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wshadow>
+  -Wnon-virtual-dtor -Winvalid-pch -Wno-missing-field-initializers
   -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -fstack-protector-strong
   # g++ collects its garbage from 128 MiB on, again and again: a tenth of the whole build's time.
   $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=524288>

@@ -13,7 +13,7 @@ namespace {
 // Below these, directories and uploads have no end.
 constexpr std::size_t entries_max = 1'000'000;
 
-std::uint64_t number_of(std::string_view text) {
+std::uint64_t number_for(std::string_view text) {
   return digest_of(std::as_bytes(std::span(text))).low | 1;  // Never 0.
 }
 
@@ -111,14 +111,14 @@ Task<std::vector<os::DirectoryEntry>> BucketFileSystem::list(std::string path) {
 Task<os::FileStatus> BucketFileSystem::status(std::string path) {
   CKPT_CO_TRY(const BucketPath place, parse_bucket_path(path));
   os::FileStatus status;
-  status.device = number_of(client_->settings().describe() + " " + place.bucket);
+  status.device = number_for(client_->settings().describe() + " " + place.bucket);
   Error missing(Errc::not_found, "look at " + path + ": there is no such object");
   if (!place.key.empty()) {
     auto facts = co_await client_->head(place);
     if (facts) {
       status.kind = os::EntryKind::file;
       status.bytes = facts->bytes;
-      status.inode = number_of(facts->tag);
+      status.inode = number_for(facts->tag);
       status.modified_ns = facts->modified_ns;
       status.changed_ns = facts->modified_ns;
       co_return status;

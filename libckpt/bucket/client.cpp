@@ -29,7 +29,7 @@ std::string base64_of(Crc32 crc) {
   return text + "==";
 }
 
-std::uint64_t number_of(std::string_view text) {
+std::uint64_t decimal_of(std::string_view text) {
   std::uint64_t value = 0;
   std::from_chars(text.data(), text.data() + text.size(), value);
   return value;
@@ -81,7 +81,7 @@ std::string Client::checksum_of(const Pieces& pieces) const {
 
 ObjectFacts Client::facts_of(const Response& response) const {
   ObjectFacts facts;
-  facts.bytes = number_of(response.header("content-length"));
+  facts.bytes = decimal_of(response.header("content-length"));
   facts.tag = response.header(dialect().tag_header);
   if (const auto when = parse_http_time(response.header("last-modified")))
     facts.modified_ns =

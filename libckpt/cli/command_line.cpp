@@ -298,7 +298,8 @@ int print_error(const std::string& command, const Error& error, bool json) {
     printed["error"] = {{"code", to_string(error.code())}, {"text", message_of(error)}};
     std::puts(printed.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   }
-  fmt::print(stderr, "ckpt {}: {}\n", command, message_of(error));
+  const std::string text = fmt::format("ckpt {}: {}\n", command, message_of(error));
+  std::fputs(folded(text, error_width()).c_str(), stderr);
   return is_wrong_use ? exit_wrong_use : exit_trouble;
 }
 
@@ -333,8 +334,8 @@ std::string unknown_option(const CLI::App& command, std::span<const char* const>
 
 // Names the unknown command or option if that is the mistake; else returns the parser's message.
 // Says where help is.
-std::string problem_of(const CLI::ParseError& error, const CLI::App& app,
-                       std::span<const char* const> given) {
+std::string usage_problem(const CLI::ParseError& error, const CLI::App& app,
+                          std::span<const char* const> given) {
   const std::string first = given.size() > 1 ? given[1] : "";
   const bool is_known =
       !app.get_subcommands([&](const CLI::App* one) { return one->get_name() == first; }).empty();
@@ -376,7 +377,7 @@ int run(int count, const char* const* arguments_given) {
     const std::span<const char* const> given(arguments_given, static_cast<std::size_t>(count));
     const bool json = std::ranges::any_of(
         given, [](const char* argument) { return std::string_view(argument) == "--json"; });
-    const Error problem(Errc::invalid_argument, problem_of(error, app, given));
+    const Error problem(Errc::invalid_argument, usage_problem(error, app, given));
     return print_error("(arguments)", problem, json);
   }
   for (const auto& [command, carry_out] : commands.all) {

@@ -17,12 +17,12 @@
 #include "cli/terminal.hpp"
 #include "cli/workplace.hpp"
 #include "os/path.hpp"
+#include "storage/checkpoint_name.hpp"
 #include "storage/copy.hpp"
 #include "storage/merge_timelines.hpp"
 #include "storage/places.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/run_directory.hpp"
-#include "storage/step_directory.hpp"
 
 namespace ckpt::cli {
 
@@ -65,7 +65,7 @@ Task<bool> is_alone_in(storage::Site target, const format::Manifest& manifest) {
       std::ranges::any_of(read->catalog.checkpoints, [&](const storage::Checkpoint& each) {
         return each.run != manifest.run || each.at != manifest.at;
       });
-  const std::string own = storage::step_directory_name(manifest.at.step);
+  const std::string own = storage::checkpoint_name(manifest.at.step);
   co_return !has_other &&
       std::ranges::all_of(read->catalog.rejected,
                           [&](const storage::Rejected& rejected) { return rejected.name == own; });
@@ -175,8 +175,7 @@ Status check_not_inside(Workplace& workplace, const StoredStep& step, const Copy
     runs.push_back(parent_of(checkpoint));
   }
   for (const std::string& run : runs) {
-    const storage::Site around(workplace.files(), workplace.clock(), run);
-    const bool is_run = workplace.run(storage::read_run_marker(around)).has_value();
+    const bool is_run = workplace.run(storage::read_run_marker(workplace.site(run))).has_value();
     if (is_run && is_below(given.to, run)) return refuse("the run");
   }
   return {};
@@ -203,8 +202,8 @@ struct Moved {
   std::uint64_t copied_bytes = 0, found_bytes = 0;
 };
 
-Outcome told(const StoredStep& step, const CopyOptions& given, const storage::Copied& copied,
-             const Moved& moved) {
+Outcome copy_outcome(const StoredStep& step, const CopyOptions& given,
+                     const storage::Copied& copied, const Moved& moved) {
   Outcome outcome;
   const std::string path = os::join(given.to, copied.name);
   outcome.json = {{"from", step.directory},          {"to", path},
@@ -253,11 +252,11 @@ Result<Outcome> copy_memory(Workplace& workplace, const std::shared_ptr<StoredSt
     moved.copied_bytes += bytes;
     progress->add(bytes);
   };
-  const storage::Site target(workplace.files(), workplace.clock(), given.to);
+  const storage::Site target = workplace.site(given.to);
   const auto copied = workplace.run(copy_from_memory(target, step, std::move(order)));
   progress.reset();
   if (!copied) return fail(Error(copied.error()));
-  Outcome outcome = told(*step, given, *copied, moved);
+  Outcome outcome = copy_outcome(*step, given, *copied, moved);
   outcome.json["abandoned"] = outcome.json["source_abandoned"] = false;
   outcome.json["abandoned_there"] = Json::array();
   return outcome;
@@ -273,12 +272,11 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
   order.manifest = step->manifest;
   order.others = step->copies;
   CKPT_TRY(const History history,
-           workplace.run(
-               history_beside({workplace.files(), workplace.clock(), run}, step->manifest->run)));
+           workplace.run(history_beside(workplace.site(run), step->manifest->run)));
   order.timelines = history.timelines;
   const bool was_abandoned =
       order.timelines && format::is_abandoned(order.timelines->history, step->manifest->at);
-  const storage::Site target(workplace.files(), workplace.clock(), given.to);
+  const storage::Site target = workplace.site(given.to);
   CKPT_CHECK(check_lost(workplace, target, order, history.lost));
   CKPT_CHECK(spare_alone(workplace, target, order));
   CKPT_TRY(const auto abandoned, newly_abandoned(workplace, target, order));
@@ -304,7 +302,7 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
     auto status = workplace.run(explain(workplace.files(), step, std::move(error)));
     return fail(std::move(status).error());
   }
-  Outcome outcome = told(*step, given, *copied, moved);
+  Outcome outcome = copy_outcome(*step, given, *copied, moved);
   tell_history(workplace, target, *step->manifest, was_abandoned, outcome);
   outcome.json["abandoned_there"] = abandoned;
   outcome.json["history_lost"] = history.lost;

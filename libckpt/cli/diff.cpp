@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t buffer_bytes = std::uint64_t{64} << 20;
 
-Json to_json(const StoredStep& step) {
+Json step_json(const StoredStep& step) {
   return {{"directory", step.directory},
           {"job", step.manifest->job},
           {"timeline", step.manifest->at.timeline},
@@ -21,7 +21,7 @@ Json to_json(const StoredStep& step) {
           {"world_size", step.manifest->world_size}};
 }
 
-Json to_json(const Difference& difference) {
+Json difference_json(const Difference& difference) {
   Json json = {{"name", difference.name}, {"kind", name_of(difference.kind)}};
   json["rank"] = difference.rank ? Json(*difference.rank) : Json();
   if (difference.kind == DifferenceKind::values) {
@@ -38,7 +38,7 @@ Json to_json(const Difference& difference) {
 }
 
 // "12 of 1024 elements, by 0.0012 at most".
-std::string text_of(const Difference& difference) {
+std::string difference_text(const Difference& difference) {
   if (difference.kind == DifferenceKind::type || difference.kind == DifferenceKind::shape)
     return fmt::format("{} {} and {}", name_of(difference.kind), difference.one, difference.other);
   if (difference.kind == DifferenceKind::blob) return "other bytes";
@@ -57,7 +57,7 @@ bool is_whole(Workplace& workplace, const StoredStep& step) {
   if (step.memory) return true;           // Its daemon looks for another copy by itself.
   if (!step.copies.empty()) return true;  // So do its reads, and each of its copies is damaged.
   const auto report =
-      workplace.run(storage::verify_checkpoint(workplace.files(), os::join(step.directory, ".")));
+      workplace.run(storage::verify_checkpoint(workplace.site(step.directory), "."));
   return report && report->is_good();
 }
 
@@ -96,17 +96,17 @@ Result<Outcome> diff(const DiffOptions& given) {
   }
   Outcome outcome;
   outcome.is_trouble = !found->differences.empty();
-  outcome.json = {{"first", to_json(*one)},
-                  {"second", to_json(*other)},
+  outcome.json = {{"first", step_json(*one)},
+                  {"second", step_json(*other)},
                   {"equal", found->differences.empty()},
                   {"tensors_compared", found->tensors_compared},
                   {"blobs_compared", found->blobs_compared}};
   outcome.json["differences"] = Json::array();
   Table table("lrl", {"NAME", "RANK", "DIFFERENCE"});
   for (const Difference& difference : found->differences) {
-    outcome.json["differences"].push_back(to_json(difference));
+    outcome.json["differences"].push_back(difference_json(difference));
     table.add({difference.name, difference.rank ? std::to_string(*difference.rank) : "",
-               text_of(difference)});
+               difference_text(difference)});
   }
   outcome.text = fmt::format("first:  {}: {}\nsecond: {}: {}\n", printable(one->directory),
                              title_of(*one->manifest), printable(other->directory),

@@ -13,7 +13,7 @@ namespace ckpt::cli {
 
 namespace {
 
-const char* name_of(Finding::Grade grade) {
+const char* grade_text(Finding::Grade grade) {
   switch (grade) {
     case Finding::Grade::good:
       return "good";
@@ -47,10 +47,10 @@ Finding check_options(Options given, bool has_job, Options& effective) {
   return finding;
 }
 
-std::string to_text(const std::vector<Finding>& findings) {
+std::string findings_text(const std::vector<Finding>& findings) {
   std::string text;
   for (const Finding& finding : findings) {
-    text += fmt::format("{:7}  {}: {}\n", name_of(finding.grade), finding.name,
+    text += fmt::format("{:7}  {}: {}\n", grade_text(finding.grade), finding.name,
                         printable(finding.text));
     if (!finding.advice.empty())
       text += fmt::format("{:7}  -> {}\n", "", printable(finding.advice));
@@ -80,7 +80,8 @@ Result<Outcome> doctor(const DoctorOptions& asked) {
     outcome.is_trouble = outcome.is_trouble || finding.grade == Finding::Grade::trouble;
     outcome.json["findings"].push_back(
         {{"name", finding.name},
-         {"grade", finding.grade == Finding::Grade::trouble ? "trouble" : name_of(finding.grade)},
+         {"grade",
+          finding.grade == Finding::Grade::trouble ? "trouble" : grade_text(finding.grade)},
          {"text", finding.text},
          {"advice", finding.advice}});
   }
@@ -94,7 +95,7 @@ Result<Outcome> doctor(const DoctorOptions& asked) {
         {{"name", option.name}, {"value", option.value}, {"origin", origin}});
     table.add({option.name, option.value.empty() ? "-" : option.value, origin});
   }
-  outcome.text = fmt::format("libckpt {}\n\n{}\n{}", CKPT_VERSION_STRING, to_text(findings),
+  outcome.text = fmt::format("libckpt {}\n\n{}\n{}", CKPT_VERSION_STRING, findings_text(findings),
                              table.to_text(0, text_width()));
   return outcome;
 }

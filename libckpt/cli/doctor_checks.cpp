@@ -10,6 +10,7 @@
 #include "arena/arena_limits.hpp"
 #include "base/random.hpp"
 #include "base/units.hpp"
+#include "bucket/bucket_path.hpp"
 #include "cli/cgroup.hpp"
 #include "cli/daemon_environment.hpp"
 #include "cli/daemon_talk.hpp"
@@ -25,6 +26,7 @@
 #include "os/small_file.hpp"
 #include "storage/catalog.hpp"
 #include "storage/orphans.hpp"
+#include "storage/place_check.hpp"
 #include "storage/places.hpp"
 #include "storage/run_directory.hpp"
 #include "wire/secret.hpp"
@@ -90,16 +92,9 @@ Finding check_io_uring() {
           "seccomp profile"};
 }
 
-Task<void> try_writing(os::FileSystem& files, std::string path) {
-  std::vector<std::byte> bytes(1);
-  CKPT_CO_CHECK(co_await files.write_small(path, std::move(bytes)));
-  CKPT_CO_CHECK(co_await files.remove_file(path));
-  co_return Status();
-}
-
 Finding check_bucket(Workplace& workplace, const std::string& path) {
-  const storage::Site site(workplace.files(), workplace.clock(), path);
-  const Status proven = workplace.run(storage::prove_conditions(site, random_from_system()));
+  const Status proven =
+      workplace.run(storage::prove_writable(workplace.site(path), random_from_system()));
   if (proven)
     return {"storage", Grade::good, path + ": can be written to, and keeps conditions", ""};
   return {"storage", Grade::trouble, fmt::format("{}: {}", path, proven.error().message()),
@@ -108,12 +103,12 @@ Finding check_bucket(Workplace& workplace, const std::string& path) {
 }
 
 Finding check_place(Workplace& workplace, const std::string& directory) {
-  os::FileSystem& files = workplace.files();
-  if (files.objects(directory) != nullptr) return check_bucket(workplace, directory);
-  const auto there = workplace.run(files.status(os::beneath(directory, ".")));
+  if (bucket::is_bucket_path(directory)) return check_bucket(workplace, directory);
+  const storage::Site site = workplace.site(directory);
+  const auto there = workplace.run(storage::check_there(site));
   if (!there && there.error().code() == Errc::not_found) {
     const std::string parent = std::filesystem::path(directory).parent_path();
-    if (workplace.run(files.status(os::beneath(parent.empty() ? "." : parent, "."))))
+    if (workplace.run(storage::check_there(workplace.site(parent.empty() ? "." : parent))))
       return {"storage", Grade::note, directory + ": not there yet, a job will make it", ""};
     return {"storage", Grade::trouble, directory + ": neither it nor the one above is there",
             "make the directory above on every node, or correct the option dir"};
@@ -121,13 +116,12 @@ Finding check_place(Workplace& workplace, const std::string& directory) {
   if (!there)
     return {"storage", Grade::trouble, fmt::format("{}: {}", directory, there.error().message()),
             "correct the option dir, or the rights on every node"};
-  const std::string probe = fmt::format(".ckpt-doctor.{}", ::getpid());
-  const Status written = workplace.run(try_writing(files, os::beneath(directory, probe)));
+  const Status written = workplace.run(storage::prove_writable(site, random_from_system()));
   if (!written)
     return {"storage", Grade::trouble,
             fmt::format("{} cannot be written: {}", directory, written.error().message()),
             "give this user write access, or name another directory"};
-  const auto space = workplace.run(files.space(directory));
+  const auto space = workplace.run(storage::room_in(site));
   if (!space) return {"storage", Grade::trouble, space.error().message(), ""};
   const std::string text =
       fmt::format("{}: {} free of {}", directory, human_bytes(space->bytes_free),
@@ -140,7 +134,7 @@ Finding check_place(Workplace& workplace, const std::string& directory) {
 // job's, or does not say whose it is.
 std::optional<Finding> check_owner(Workplace& workplace, const std::string& job,
                                    const std::string& directory) {
-  const storage::Site site(workplace.files(), workplace.clock(), directory);
+  const storage::Site site = workplace.site(directory);
   const auto marker = workplace.run(storage::read_run_marker(site));
   if (marker && (job.empty() || marker->job == job)) return std::nullopt;
   if (marker)
@@ -318,8 +312,7 @@ std::optional<Finding> check_environment(const Options& options, std::optional<p
 }
 
 // Nothing: it lies below one of them, or is a bucket.
-std::string find_outside(Workplace& workplace, const Options& options,
-                         const std::vector<std::string>& confined_to) {
+std::string find_outside(const Options& options, const std::vector<std::string>& confined_to) {
   const auto places = storage::parse_places(options.dir);
   if (!places || places->first.empty()) return {};
   const auto real = [](const std::string& path) {
@@ -327,7 +320,7 @@ std::string find_outside(Workplace& workplace, const Options& options,
     return std::filesystem::weakly_canonical(path, ignored).string() + "/";
   };
   for (const std::string& place : places->directories()) {
-    if (workplace.files().objects(place) != nullptr) continue;
+    if (bucket::is_bucket_path(place)) continue;
     const bool is_inside =
         std::ranges::any_of(confined_to, [&, here = real(place)](const std::string& directory) {
           return here.starts_with(real(directory));
@@ -338,7 +331,7 @@ std::string find_outside(Workplace& workplace, const Options& options,
 }
 
 // The daemon that runs counts, else the one that a trainer would start.
-Finding check_landlock(Workplace& workplace, const Options& options, const Running& running) {
+Finding check_landlock(const Options& options, const Running& running) {
   const int version = os::landlock_version();
   std::string text = version > 0 ? fmt::format("the kernel has version {}", version)
                                  : std::string("the kernel has none, or it is switched off");
@@ -367,7 +360,7 @@ Finding check_landlock(Workplace& workplace, const Options& options, const Runni
               fmt::format("{}, and {} is no directory", text, directory),
               "make it, or correct LIBCKPT_CONFINE_TO: it must be there when the daemon starts"};
   }
-  const std::string outside = find_outside(workplace, options, confined_to);
+  const std::string outside = find_outside(options, confined_to);
   if (outside.empty()) return {"landlock", Grade::good, text, ""};
   return {"landlock", Grade::trouble, fmt::format("{}, and {} lies outside", text, outside),
           "name it, or a directory above, in LIBCKPT_CONFINE_TO and start the daemon anew, or "
@@ -389,7 +382,7 @@ std::vector<Finding> examine(const Options& options) {
   findings.push_back(check_locked_memory());
   findings.push_back(check_descriptors());
   findings.push_back(check_io_uring());
-  findings.push_back(check_landlock(workplace, options, running));
+  findings.push_back(check_landlock(options, running));
   for (Finding& finding : check_storage(workplace, options)) findings.push_back(std::move(finding));
   findings.push_back(check_log(options));
   findings.push_back(check_secret(options));

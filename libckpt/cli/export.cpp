@@ -96,13 +96,13 @@ void take_usual_mode(const std::vector<std::string>& paths, const std::string& m
   if (!made.empty()) (void)::chmod(made.c_str(), 0777 & ~mask);
 }
 
-bool is_there(const std::string& path) {
+bool is_taken(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::exists(path, ignored);
 }
 
-Outcome told(const StoredStep& step, const ExportOptions& given, const ExportPlan& plan,
-             const std::vector<std::string>& paths) {
+Outcome export_outcome(const StoredStep& step, const ExportOptions& given, const ExportPlan& plan,
+                       const std::vector<std::string>& paths) {
   Outcome outcome;
   std::uint64_t bytes = 0;
   std::size_t tensors = 0;
@@ -164,7 +164,7 @@ Result<Outcome> export_step(Workplace& workplace, const std::shared_ptr<StoredSt
   const SignalWatch watch;
   std::optional<Progress> progress(std::in_place, bytes, !given.json);
   ExportOrder order = order_of(given);
-  const std::string made = is_there(order.directory) ? "" : order.directory;
+  const std::string made = is_taken(order.directory) ? "" : order.directory;
   std::optional<ExportLock> lock;
   if (!bucket::is_bucket_path(given.out)) {
     order.now = workplace.clock().wall_time();
@@ -182,7 +182,7 @@ Result<Outcome> export_step(Workplace& workplace, const std::shared_ptr<StoredSt
     if (path.starts_with("./") && !given.out.starts_with("./")) path.erase(0, 2);
   }
   if (!bucket::is_bucket_path(given.out)) take_usual_mode(*paths, made);
-  return told(*step, given, plan, *paths);
+  return export_outcome(*step, given, plan, *paths);
 }
 
 }  // namespace

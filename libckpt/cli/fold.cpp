@@ -6,12 +6,6 @@ namespace ckpt::cli {
 
 namespace {
 
-// Characters and not bytes, since names may be UTF-8.
-std::size_t width_of(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(text, [](char byte) { return (byte & 0xC0) != 0x80; }));
-}
-
 // Where the lines that continue this one begin.
 std::size_t hanging_of(std::string_view line, std::size_t width) {
   const std::size_t indent = std::min(line.find_first_not_of(' '), line.size());
@@ -58,6 +52,11 @@ std::string_view next_line(std::string_view& text) {
 }
 
 }  // namespace
+
+std::size_t width_of(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](char byte) { return (byte & 0xC0) != 0x80; }));
+}
 
 std::string folded(std::string_view text, std::size_t width) {
   if (width == 0) return std::string(text);

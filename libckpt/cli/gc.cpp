@@ -26,6 +26,7 @@
 #include "storage/left_attempts.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/orphans.hpp"
+#include "storage/place_check.hpp"
 #include "storage/removal.hpp"
 #include "storage/retention.hpp"
 #include "storage/retention_record.hpp"
@@ -59,7 +60,7 @@ Error with_way_out(const Error& error, std::string_view way_out) {
 // Step 1.
 Result<format::RunId> run_of(Workplace& workplace, const storage::Site& site) {
   const std::string& directory = site.directory();
-  auto there = workplace.run(site.files().status(site.at(".")));
+  auto there = workplace.run(storage::check_there(site));
   if (!there && there.error().code() == Errc::not_found)
     return fail(Errc::not_found,
                 fmt::format("collect garbage in {}: there is no such directory", directory));
@@ -166,8 +167,7 @@ Result<Plan> plan_for(Workplace& workplace, const storage::Site& site, const GcO
 Status verify_kept(Workplace& workplace, const storage::Site& site, const Plan& plan) {
   std::string damage;
   for (const storage::Checkpoint& checkpoint : plan.kept) {
-    const auto report =
-        workplace.run(storage::verify_checkpoint(workplace.files(), site.at(checkpoint.name)));
+    const auto report = workplace.run(storage::verify_checkpoint(site, checkpoint.name));
     if (report && report->is_good()) return {};
     damage += "; " + checkpoint.name + " is damaged";
   }
@@ -204,7 +204,7 @@ Status remove_all(Workplace& workplace, const storage::Site& site, const Plan& p
   return {};
 }
 
-Json to_json(const std::string& name, const format::StepId& at, std::uint64_t bytes) {
+Json removal_json(const std::string& name, const format::StepId& at, std::uint64_t bytes) {
   return {{"name", name}, {"timeline", at.timeline}, {"step", number(at.step)}, {"bytes", bytes}};
 }
 
@@ -217,7 +217,7 @@ std::string describe_rule(const Plan& plan) {
   return text;
 }
 
-Outcome told(const GcOptions& given, const Plan& plan) {
+Outcome gc_outcome(const GcOptions& given, const Plan& plan) {
   Outcome outcome;
   std::uint64_t bytes = 0;
   Table table("lrrl", {"NAME", "STEP", "SIZE", "WHY"});
@@ -227,13 +227,13 @@ Outcome told(const GcOptions& given, const Plan& plan) {
                   {"attempts", Json::array()},    {"recent_attempts", plan.recent}};
   for (const storage::Checkpoint& each : plan.superfluous) {
     bytes += each.bytes;
-    outcome.json["checkpoints"].push_back(to_json(each.name, each.at, each.bytes));
+    outcome.json["checkpoints"].push_back(removal_json(each.name, each.at, each.bytes));
     table.add({each.name, std::to_string(number(each.at.step)), arena::human_bytes(each.bytes),
                each.is_abandoned ? "abandoned by a restore" : "older than those kept"});
   }
   for (const storage::Attempt& each : plan.left) {
     bytes += each.bytes;
-    outcome.json["attempts"].push_back(to_json(each.name, each.at, each.bytes));
+    outcome.json["attempts"].push_back(removal_json(each.name, each.at, each.bytes));
     table.add({each.name, std::to_string(number(each.at.step)), arena::human_bytes(each.bytes),
                "left by an attempt"});
   }
@@ -268,11 +268,11 @@ Result<Outcome> collect_garbage(const GcOptions& given) {
   CKPT_CHECK(refuse_memory_path(given.dir, "collect garbage in"));
   CKPT_CHECK(refuse_two_places(given.dir, "collect garbage in"));
   Workplace workplace;
-  const storage::Site site(workplace.files(), workplace.clock(), given.dir);
+  const storage::Site site = workplace.site(given.dir);
   CKPT_TRY(const Plan plan, plan_for(workplace, site, given));
   if (!plan.superfluous.empty()) CKPT_CHECK(verify_kept(workplace, site, plan));
   if (!given.dry_run) CKPT_CHECK(remove_all(workplace, site, plan));
-  return told(given, plan);
+  return gc_outcome(given, plan);
 }
 
 }  // namespace ckpt::cli

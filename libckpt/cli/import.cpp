@@ -48,8 +48,8 @@ std::string describe_prefix(const std::string& prefix, const ImportSource& sourc
       printable(prefix), printable(doubled->spec.name));
 }
 
-Outcome told(const ImportOptions& given, const ImportSource& source, const std::string& job,
-             const storage::PublishOutcome& published) {
+Outcome import_outcome(const ImportOptions& given, const ImportSource& source,
+                       const std::string& job, const storage::PublishOutcome& published) {
   Outcome outcome;
   std::uint64_t bytes = 0;
   for (const ImportTensor& tensor : source.tensors)
@@ -100,11 +100,11 @@ Result<Outcome> import_tensors(const ImportOptions& given) {
   order.is_cancelled = SignalWatch::has_signal;
   std::optional<Progress> progress(std::in_place, bytes, !given.json);
   order.written = [&](std::uint64_t more) { progress->add(more); };
-  const storage::Site site(workplace.files(), workplace.clock(), given.to);
+  const storage::Site site = workplace.site(given.to);
   const auto published = workplace.run(write_import(site, source, std::move(order)));
   progress.reset();
   if (!published) return fail(Error(published.error()));
-  return told(given, *source, job, *published);
+  return import_outcome(given, *source, job, *published);
 }
 
 }  // namespace ckpt::cli

@@ -68,7 +68,7 @@ Task<std::string> model_file(os::FileSystem& files, std::string path) {
   co_return no_model(path);
 }
 
-Status add(Model& model, ImportTensor tensor) {
+Status add_tensor(Model& model, ImportTensor tensor) {
   tensor.spec.name = model.prefix + tensor.spec.name;
   if (!tensor.spec.alias_of.empty()) tensor.spec.alias_of = model.prefix + tensor.spec.alias_of;
   if (!model.names.insert(tensor.spec.name).second)
@@ -92,7 +92,7 @@ Task<void> add_safetensors(Model& model, std::size_t file, std::uint64_t file_by
     tensor.spec.shape = each.shape;
     tensor.file = file;
     tensor.bytes = each.extent;
-    CKPT_CO_CHECK(add(model, std::move(tensor)));
+    CKPT_CO_CHECK(add_tensor(model, std::move(tensor)));
   }
   co_return Status();
 }
@@ -187,7 +187,7 @@ Task<void> add_torch(Model& model, std::size_t index, std::uint64_t file_bytes) 
     const auto [place, is_new] =
         known.try_emplace(Place{each.storage, each.offset, each.dtype, each.shape}, each.name);
     if (!is_new && tensor.bytes.bytes > 0) tensor.spec.alias_of = place->second;
-    CKPT_CO_CHECK(add(model, std::move(tensor)));
+    CKPT_CO_CHECK(add_tensor(model, std::move(tensor)));
   }
   co_return Status();
 }

@@ -7,16 +7,10 @@
 #include <map>
 
 #include "base/assert.hpp"
-#include "base/log.hpp"
-#include "base/units.hpp"
 #include "cli/item_forms.hpp"
 #include "format/safetensors_header.hpp"
-#include "format/shard_part.hpp"
-#include "storage/attempt.hpp"
 #include "storage/catalog.hpp"
-#include "storage/chunk_map.hpp"
-#include "storage/page_buffer.hpp"
-#include "storage/removal.hpp"
+#include "storage/put_step.hpp"
 #include "storage/run_directory.hpp"
 
 namespace ckpt::cli {
@@ -28,7 +22,7 @@ using format::Extent;
 // The Slot that a trainer of these tensors would fill, of which one Chunk at a time exists.
 struct Image {
   std::shared_ptr<const ImportSource> source;
-  format::ShardPart part;
+  std::shared_ptr<const format::ShardRecord> record;  // Without checksums of Chunks.
   std::vector<std::byte> header;
   std::string items;  // The bytes of the only blob.
   struct Placement {
@@ -59,7 +53,7 @@ Result<Image> make_image(std::shared_ptr<const ImportSource> source, format::Run
     index_of.emplace(tensor.spec.name, specs.size());
     specs.push_back(tensor.spec);
   }
-  format::ShardRecord& record = image.part.record;
+  format::ShardRecord record;
   image.items = items_of(*image.source, order.prefix);
   record.blob_bytes = image.items.size();
   CKPT_TRY(record.layout, format::make_layout(specs, 0, record.blob_bytes));
@@ -73,7 +67,6 @@ Result<Image> make_image(std::shared_ptr<const ImportSource> source, format::Run
   record.model = format::fingerprint(record.layout);
   record.bytes = format::covered_bytes(record.layout, record.blob_bytes);
   record.chunk_bytes = order.chunk_bytes;
-  record.chunk_crcs.resize(div_ceil(record.bytes, record.chunk_bytes));
   CKPT_TRY(image.header, format::render_header(
                              record.layout, {order.job, to_hex(run), at.timeline, at.step, 0, 1}));
   for (const format::TensorPlace& place : record.layout.tensors) {
@@ -83,6 +76,7 @@ Result<Image> make_image(std::shared_ptr<const ImportSource> source, format::Run
     image.placements.push_back({place.extent, tensor});
   }
   std::ranges::sort(image.placements, {}, [](const auto& placed) { return placed.slot.offset; });
+  image.record = std::make_shared<const format::ShardRecord>(std::move(record));
   return image;
 }
 
@@ -97,7 +91,7 @@ Task<void> read_chunk(const Image& image, Extent chunk, std::span<std::byte> tar
   };
   copy(0, image.header);
   if (!image.items.empty())
-    copy(image.part.record.blobs.front().offset, std::as_bytes(std::span(image.items)));
+    copy(image.record->blobs.front().offset, std::as_bytes(std::span(image.items)));
   auto placed = std::ranges::partition_point(image.placements, [&](const Image::Placement& each) {
     return each.slot.end() <= chunk.offset;
   });
@@ -116,43 +110,21 @@ Task<void> read_chunk(const Image& image, Extent chunk, std::span<std::byte> tar
   co_return Status();
 }
 
-Task<void> write_files(storage::Site site, std::string directory, Image& image,
-                       const ImportOrder& order) {
-  format::ShardRecord& record = image.part.record;
-  const std::vector<Extent> members = format::member_extents(record);
-  std::vector<std::unique_ptr<os::File>> opened;
-  for (std::size_t index = 0; index < members.size(); ++index) {
-    const std::string path = os::join(directory, record.layout.members[index].file_name);
-    CKPT_CO_TRY(auto file, co_await site.files().create(path, os::Caching::direct));
-    CKPT_CO_CHECK(co_await file->allocate(members[index].bytes));
-    opened.push_back(std::move(file));
-  }
-  image.part.member_crcs.assign(members.size(), 0);
-  storage::PageBuffer memory(std::min(record.bytes, record.chunk_bytes));
-  for (std::size_t index = 0; index < record.chunk_crcs.size(); ++index) {
-    if (order.is_cancelled && order.is_cancelled())
-      co_return fail(Errc::cancelled, "import: it was interrupted");
-    const Extent chunk = record.chunk(index);
-    const std::span<std::byte> bytes = memory.first(chunk.bytes);
-    CKPT_CO_CHECK(co_await read_chunk(image, chunk, bytes));
-    record.chunk_crcs[index] = crc32(bytes);
-    const auto segments = storage::segments_of(chunk, members);
-    for (const storage::FileSegment& segment : segments) {
-      if (!segment.member) continue;
-      const auto part = bytes.subspan(segment.extent.offset - chunk.offset, segment.extent.bytes);
-      Crc32& crc = image.part.member_crcs[*segment.member];
-      crc = crc32(part, crc);
-      CKPT_CO_CHECK(co_await opened[*segment.member]->write_at(segment.file_offset, part));
-    }
-    if (order.written) order.written(chunk.bytes);
-  }
-  for (const auto& file : opened) {
-    CKPT_CO_CHECK(co_await file->sync_data());
-    CKPT_CO_CHECK(co_await file->close());
-  }
-  const std::string path = os::join(directory, format::part_name(0));
-  Status written = co_await site.files().write_small(path, format::encode(image.part));
-  co_return written;
+Task<void> read_next(const Image& image, const ImportOrder& order, Extent chunk,
+                     std::span<std::byte> target) {
+  if (order.is_cancelled && order.is_cancelled())
+    co_return fail(Errc::cancelled, "import: it was interrupted");
+  Status read = co_await read_chunk(image, chunk, target);
+  co_return read;
+}
+
+Task<storage::ShardStream> stream_of(const Image& image, const ImportOrder& order) {
+  storage::ShardStream shard;
+  shard.record = image.record;
+  shard.read = [&](Extent chunk, std::span<std::byte> target) {
+    return read_next(image, order, chunk, target);
+  };
+  co_return shard;
 }
 
 // Returns the timeline that the checkpoint is of.
@@ -186,28 +158,17 @@ Task<storage::PublishOutcome> write_import(storage::Site site,
   run.attempt = order.attempt;
   CKPT_CO_TRY(const auto marker, co_await storage::open_run_directory(site, std::move(run)));
   CKPT_CO_TRY(const std::uint64_t timeline, co_await prepare(site, marker.run, order));
-  storage::PublishOrder publish;
-  publish.job = order.job;
-  publish.run = marker.run;
-  publish.at = {timeline, order.step};
-  publish.nodes = {"ckpt import"};
-  CKPT_CO_TRY(Image image, make_image(std::move(source), marker.run, publish.at, order));
-  CKPT_CO_TRY(publish.work_name,
-              co_await storage::make_work_directory(site, publish.at, order.attempt));
-  const std::string work_name = publish.work_name;
-  Status written = co_await write_files(site, storage::attempt_path(site, work_name), image, order);
-  Result<storage::PublishOutcome> published = storage::PublishOutcome();
-  if (written) {
-    publish.digests = {format::digest_of(image.part.record)};
-    auto done = co_await storage::publish(site, std::move(publish));
-    published = std::move(done);
-  } else {
-    published = fail(std::move(written).error());
-  }
-  if (published) co_return published;
-  const Status discarded =
-      co_await storage::discard_work_directory(site, work_name, "its import failed");
-  if (!discarded) log_warning("{} is left behind: {}", work_name, discarded.error().message());
+  storage::StepToPut step;
+  step.publish.job = order.job;
+  step.publish.run = marker.run;
+  step.publish.at = {timeline, order.step};
+  step.publish.nodes = {"ckpt import"};
+  step.attempt = order.attempt;
+  step.discarded = "its import failed";
+  CKPT_CO_TRY(const Image image, make_image(std::move(source), marker.run, step.publish.at, order));
+  step.shard = [&](std::uint32_t) { return stream_of(image, order); };
+  step.hooks.verified = order.written;
+  auto published = co_await storage::put_step(site, std::move(step));
   co_return published;
 }
 

@@ -32,7 +32,7 @@ std::string place_text(const Piece& piece, const std::vector<std::int64_t>& shap
   return plan::describe(std::get<Box>(region), piece.global_shape);
 }
 
-std::string text_of(const HeldPart& part) {
+std::string part_text(const HeldPart& part) {
   const format::TensorPlace& place = *part.place;
   std::string text = fmt::format("rank {}: ", part.rank);
   if (!place.piece) return text + "whole";
@@ -67,7 +67,7 @@ std::string summary_of(const ListedTensor& tensor) {
   return text;
 }
 
-Json to_json(const HeldPart& part) {
+Json part_json(const HeldPart& part) {
   const format::TensorPlace& place = *part.place;
   Json json = {{"rank", part.rank},
                {"dtype", safetensors_name(place.dtype)},
@@ -85,7 +85,7 @@ Json to_json(const HeldPart& part) {
   return json;
 }
 
-Json to_json(const ListedTensor& tensor) {
+Json tensor_json(const ListedTensor& tensor) {
   Json json = {{"name", tensor.name},
                {"dtype", safetensors_name(tensor.dtype)},
                {"shape", tensor.shape},
@@ -94,7 +94,7 @@ Json to_json(const ListedTensor& tensor) {
   json["tied_to"] = tensor.alias_of.empty() ? Json() : Json(tensor.alias_of);
   json["file"] = tensor.archive_file.empty() ? Json() : Json(tensor.archive_file);
   json["parts"] = Json::array();
-  for (const HeldPart& part : tensor.parts) json["parts"].push_back(to_json(part));
+  for (const HeldPart& part : tensor.parts) json["parts"].push_back(part_json(part));
   return json;
 }
 
@@ -139,7 +139,7 @@ void add_blobs(const std::vector<Blob>& blobs, Outcome& outcome) {
 void add_pieces(const std::vector<const ListedTensor*>& tensors, Outcome& outcome) {
   for (const ListedTensor* tensor : tensors) {
     outcome.text += "\n" + printable(tensor->name) + "\n";
-    for (const HeldPart& part : tensor->parts) outcome.text += "    " + text_of(part) + "\n";
+    for (const HeldPart& part : tensor->parts) outcome.text += "    " + part_text(part) + "\n";
   }
 }
 
@@ -164,7 +164,7 @@ Result<Outcome> inspect(const InspectOptions& given) {
   for (const ListedTensor& tensor : step->tensors) {
     if (!is_chosen(choice, tensor.name)) continue;
     shown.push_back(&tensor);
-    outcome.json["tensors"].push_back(to_json(tensor));
+    outcome.json["tensors"].push_back(tensor_json(tensor));
     table.add({tensor.name, std::string(safetensors_name(tensor.dtype)), shape_text(tensor.shape),
                arena::human_bytes(tensor.bytes()), summary_of(tensor)});
     if (tensor.alias_of.empty()) bytes += tensor.bytes();

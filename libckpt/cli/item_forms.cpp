@@ -50,18 +50,18 @@ Result<std::string> inflated(std::span<const std::byte> content) {
   return text;
 }
 
-using Json = nlohmann::json;
+using Node = nlohmann::json;
 
-std::vector<std::uint64_t> numbers_in(const Json& node, const char* key) {
+std::vector<std::uint64_t> numbers_in(const Node& node, const char* key) {
   std::vector<std::uint64_t> numbers;
   const auto list = node.find(key);
   if (list == node.end() || !list->is_array()) return numbers;
-  for (const Json& each : *list)
+  for (const Node& each : *list)
     if (each.is_number_unsigned()) numbers.push_back(each.get<std::uint64_t>());
   return numbers;
 }
 
-ItemForm form_of(const Json& node) {
+ItemForm form_of(const Node& node) {
   ItemForm form;
   form.shape = numbers_in(node, "shape");
   for (const std::uint64_t dimension : numbers_in(node, "order"))
@@ -73,11 +73,11 @@ ItemForm form_of(const Json& node) {
 
 // A node with a text as "t" describes a tensor. Parts of larger tensors say themselves where they
 // lie. No recursion: a damaged structure may be deep.
-ItemForms forms_in(const Json& structure) {
+ItemForms forms_in(const Node& structure) {
   ItemForms forms;
-  std::vector<const Json*> left = {&structure};
+  std::vector<const Node*> left = {&structure};
   while (!left.empty()) {
-    const Json& node = *left.back();
+    const Node& node = *left.back();
     left.pop_back();
     if (node.is_object()) {
       const auto name = node.find("t");
@@ -87,7 +87,7 @@ ItemForms forms_in(const Json& structure) {
       }
     }
     if (!node.is_structured()) continue;
-    for (const Json& each : node) left.push_back(&each);
+    for (const Node& each : node) left.push_back(&each);
   }
   return forms;
 }
@@ -102,7 +102,7 @@ Result<ItemForms> parse_item_forms(std::span<const std::byte> structure) {
   } else {
     CKPT_TRY(text, inflated(structure));
   }
-  const Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Node parsed = Node::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object()) return unreadable("it is no JSON object");
   return forms_in(parsed);
 }

@@ -10,14 +10,15 @@
 #include "cli/storage_read.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
+#include "storage/place_check.hpp"
 #include "storage/places.hpp"
-#include "storage/step_directory.hpp"
+#include "storage/run_catalog.hpp"
 
 namespace ckpt::cli {
 
 namespace {
 
-Json to_json(const storage::Checkpoint& checkpoint) {
+Json checkpoint_json(const storage::Checkpoint& checkpoint) {
   return {{"name", checkpoint.name},
           {"timeline", checkpoint.at.timeline},
           {"step", number(checkpoint.at.step)},
@@ -26,7 +27,7 @@ Json to_json(const storage::Checkpoint& checkpoint) {
           {"world_size", checkpoint.world_size},
           {"bytes", checkpoint.bytes},
           {"created_unix_seconds", checkpoint.created_unix_seconds},
-          {"metrics", cli::to_json(checkpoint.metrics)},
+          {"metrics", to_json(checkpoint.metrics)},
           {"abandoned", checkpoint.is_abandoned}};
 }
 
@@ -38,18 +39,18 @@ bool is_of_one_job(const storage::Catalog& catalog) {
   });
 }
 
-Outcome told(const std::string& directory, const storage::Catalog& catalog) {
+Outcome listing(const std::string& directory, const storage::Catalog& catalog) {
   Outcome outcome;
   outcome.json["directory"] = directory;
   outcome.json["newest"] = nullptr;
   outcome.json["checkpoints"] = Json::array();
-  const storage::Checkpoint* newest = newest_living(catalog);
+  const storage::Checkpoint* newest = storage::newest_living(catalog);
   if (newest != nullptr) outcome.json["newest"] = newest->name;
   Table table("lrrrrllll", {"NAME", "STEP", "TIMELINE", "RANKS", "SIZE", "CREATED (UTC)", "STATE",
                             "METRICS", "JOB"});
   const bool are_of_one_job = is_of_one_job(catalog);
   for (const storage::Checkpoint& checkpoint : catalog.checkpoints) {
-    outcome.json["checkpoints"].push_back(to_json(checkpoint));
+    outcome.json["checkpoints"].push_back(checkpoint_json(checkpoint));
     table.add({checkpoint.name, std::to_string(number(checkpoint.at.step)),
                std::to_string(checkpoint.at.timeline), std::to_string(checkpoint.world_size),
                arena::human_bytes(checkpoint.bytes), human_date(checkpoint.created_unix_seconds),
@@ -60,7 +61,7 @@ Outcome told(const std::string& directory, const storage::Catalog& catalog) {
   if (are_of_one_job)
     outcome.text = fmt::format("job {}\n", printable(catalog.checkpoints.front().job));
   if (!table.is_empty()) outcome.text += table.to_text(0, text_width());
-  outcome.json["rejected"] = cli::to_json(catalog.rejected);
+  outcome.json["rejected"] = to_json(catalog.rejected);
   outcome.text += describe(catalog.rejected);
   outcome.is_trouble = newest == nullptr || has_trouble(catalog.rejected);
   return outcome;
@@ -68,23 +69,17 @@ Outcome told(const std::string& directory, const storage::Catalog& catalog) {
 
 Result<Outcome> list_one(Workplace& workplace, const std::string& directory) {
   CKPT_TRY(const auto catalog, read_directory(workplace, directory));
-  return told(directory, catalog);
-}
-
-bool is_step(Workplace& workplace, const std::string& path) {
-  const std::string manifest = os::beneath(path, format::manifest_name);
-  return workplace.run(workplace.files().status(manifest)).has_value();
+  return listing(directory, catalog);
 }
 
 // A checkpoint that was named itself.
 Result<Outcome> list_step(Workplace& workplace, std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
-  CKPT_TRY(const auto manifest,
-           workplace.run(storage::read_manifest_at(workplace.files(), os::join(path, "."))));
+  CKPT_TRY(const auto manifest, workplace.run(storage::read_manifest(workplace.site(path), ".")));
   storage::Catalog catalog;
   catalog.checkpoints.push_back(storage::describe(*manifest, name_of(path)));
   catalog.checkpoints.front().is_abandoned = is_abandoned_at(workplace, path, *manifest);
-  Outcome outcome = told(path, catalog);
+  Outcome outcome = listing(path, catalog);
   outcome.is_trouble = false;  // An abandoned one is what was asked for.
   outcome.text += "The files are not read: `ckpt verify` does that.\n";
   return outcome;
@@ -114,7 +109,8 @@ Result<Outcome> list(const std::string& directory) {
   CKPT_TRY(const storage::Places places, storage::parse_places(directory));
   for (const std::string& place : places.directories()) CKPT_CHECK(bucket::check_path(place));
   if (places.second) return list_all(workplace, "places", places.directories());
-  if (is_step(workplace, directory)) return list_step(workplace, directory);
+  const auto is_one = workplace.run(storage::is_checkpoint(workplace.site(directory)));
+  if (is_one && *is_one) return list_step(workplace, directory);
   CKPT_TRY(const std::vector<std::string> runs, runs_at(workplace, directory));
   return runs.empty() ? list_one(workplace, directory) : list_all(workplace, "runs", runs);
 }

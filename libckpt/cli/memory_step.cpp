@@ -6,8 +6,8 @@
 
 #include "cli/daemon_talk.hpp"
 #include "node/lent_step.hpp"
+#include "storage/checkpoint_name.hpp"
 #include "storage/places.hpp"
-#include "storage/step_directory.hpp"
 #include "wire/control_codec.hpp"
 
 namespace ckpt::cli {
@@ -39,8 +39,9 @@ Result<MemoryPath> parse_memory_path(std::string_view path) {
   MemoryPath parsed;
   std::string_view rest = path.substr(memory_prefix.size());
   if (const auto slash = rest.rfind('/'); slash != std::string_view::npos) {
-    const auto step = storage::parse_step_directory(rest.substr(slash + 1));
-    if (step && step->generation == 1) parsed.step = step->step;
+    const std::string_view name = rest.substr(slash + 1);
+    const auto step = storage::step_named(name);
+    if (step && storage::checkpoint_name(*step) == name) parsed.step = step;
     if (parsed.step) rest = rest.substr(0, slash);
   }
   parsed.job = rest;

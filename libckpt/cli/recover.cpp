@@ -18,7 +18,7 @@ Result<std::vector<std::string>> jobs_of(const std::string& runtime_dir) {
   return names;
 }
 
-std::string describe(const Json& job) {
+std::string restore_text(const Json& job) {
   std::string text = fmt::format("job {}: ", printable(text_in(job, "job")));
   const Json chosen = object_in(job, "chosen");
   if (!chosen.empty()) {
@@ -64,7 +64,7 @@ Result<Outcome> recover(const std::string& runtime_dir, const std::string& job) 
     }
     if (object_in(answered, "chosen").empty()) outcome.is_trouble = true;
     outcome.json["jobs"].push_back(answered);
-    outcome.text += describe(answered);
+    outcome.text += restore_text(answered);
   }
   if (names.empty()) outcome.text = "The daemon holds no job.\n";
   return outcome;

@@ -9,35 +9,31 @@
 #include "cli/signal_watch.hpp"
 #include "cli/storage_read.hpp"
 #include "cli/table.hpp"
+#include "storage/checkpoint_name.hpp"
 #include "storage/in_the_way.hpp"
 #include "storage/member_reader.hpp"
+#include "storage/place_check.hpp"
 #include "storage/repair.hpp"
 #include "storage/run_catalog.hpp"
-#include "storage/step_directory.hpp"
 
 namespace ckpt::cli {
 
 namespace {
 
-std::string without_slash(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
-}
-
-bool is_checkpoint(Workplace& workplace, const std::string& path) {
-  const std::string manifest = os::beneath(path, format::manifest_name);
-  return storage::parse_step_directory(name_of(path)).has_value() ||
-         workplace.run(workplace.files().status(manifest)).has_value();
+bool is_stored_step(Workplace& workplace, const std::string& path) {
+  if (storage::step_named(name_of(path))) return true;
+  const auto has_manifest = workplace.run(storage::is_checkpoint(workplace.site(path)));
+  return has_manifest && *has_manifest;
 }
 
 struct ToRepair {
-  std::string directory;
+  std::string name;     // In the directory; ".": it is the checkpoint itself.
   std::string problem;  // Why nothing is done about it; empty: something may be.
 };
 
 constexpr const char* by_hand = ": put it in its place by hand";
 
-std::string problem_of(const storage::Rejected& rejected) {
+std::string why_not_replaced(const storage::Rejected& rejected) {
   if (storage::is_unreadable(rejected))
     return "nothing is replaced, since it could not be read, and may be good: " + rejected.reason;
   if (!rejected.is_misplaced) return {};
@@ -47,50 +43,47 @@ std::string problem_of(const storage::Rejected& rejected) {
 // Of a checkpoint that was named itself.
 std::string problem_of_named(Workplace& workplace, const std::string& path) {
   const std::string name = name_of(path);
-  const auto manifest =
-      workplace.run(storage::read_manifest_at(workplace.files(), os::join(path, ".")));
-  if (!manifest || !storage::parse_step_directory(name)) return {};
+  const auto manifest = workplace.run(storage::read_manifest(workplace.site(path), "."));
+  if (!manifest || !storage::step_named(name)) return {};
   const std::string reason = storage::misplaced_reason(name, (*manifest)->at.step);
   return reason.empty() ? reason : reason + by_hand;
 }
 
 // All that may be checkpoints, also those that lack files.
-Result<std::vector<ToRepair>> directories_in(Workplace& workplace, const std::string& path) {
-  if (is_checkpoint(workplace, path))
-    return std::vector<ToRepair>{{os::join(path, "."), problem_of_named(workplace, path)}};
+Result<std::vector<ToRepair>> checkpoints_in(Workplace& workplace, const std::string& path) {
+  if (is_stored_step(workplace, path))
+    return std::vector<ToRepair>{{".", problem_of_named(workplace, path)}};
   CKPT_TRY(const auto catalog, read_directory(workplace, path));
   std::vector<ToRepair> found;
   for (const storage::Checkpoint& each : catalog.checkpoints) found.push_back({each.name, {}});
   for (const storage::Rejected& each : catalog.rejected)
-    if (storage::parse_step_directory(each.name) &&
+    if (storage::step_named(each.name) &&
         (storage::is_damage(each) || storage::is_unreadable(each)))
-      found.push_back({each.name, problem_of(each)});
-  std::ranges::sort(found, {}, &ToRepair::directory);
-  for (ToRepair& each : found) each.directory = os::beneath(path, each.directory);
+      found.push_back({each.name, why_not_replaced(each)});
+  std::ranges::sort(found, {}, &ToRepair::name);
   return found;
 }
 
 // The copy of the checkpoint that `from` is, or has.
-Result<std::string> source_of(Workplace& workplace, const std::string& from,
-                              const format::Manifest& wanted) {
-  if (is_checkpoint(workplace, from)) return os::join(from, ".");
+Result<storage::StepIn> source_of(Workplace& workplace, const std::string& from,
+                                  const format::Manifest& wanted) {
+  const storage::Site site = workplace.site(from);
+  if (is_stored_step(workplace, from)) return storage::StepIn{site, "."};
   const storage::Checkpoint ours = storage::describe(wanted, {});
-  const storage::Site site(workplace.files(), workplace.clock(), from);
   CKPT_TRY(const auto read, workplace.run(storage::read_run_catalog(site)));
   for (const storage::Checkpoint& each : read.catalog.checkpoints) {
     if (each.run == ours.run && each.at == ours.at && each.digests == ours.digests)
-      return site.at(each.name);
+      return storage::StepIn{site, each.name};
   }
   return fail(Errc::not_found, fmt::format("{} has no whole copy of step {} of this run", from,
                                            number(ours.at.step)));
 }
 
-Error with_way_out(Workplace& workplace, const Error& error, const std::string& directory,
-                   const std::string& from) {
+Error with_repair_advice(Workplace& workplace, const Error& error, const std::string& shown,
+                         const std::string& from) {
   if (storage::is_unreadable(error.code())) return error;
-  const std::string shown = os::display(directory);
   const std::string name(os::file_name(shown));
-  const std::string source = is_checkpoint(workplace, from) ? from : os::join(from, name);
+  const std::string source = is_stored_step(workplace, from) ? from : os::join(from, name);
   const std::size_t slash = shown.rfind('/');
   const std::string moving = storage::how_to_move_away(error, shown, bucket::is_bucket_path(shown));
   std::string way_out = "it may be good: repair it with the version of libckpt that wrote it";
@@ -102,20 +95,19 @@ Error with_way_out(Workplace& workplace, const Error& error, const std::string& 
   return Error(error.code(), fmt::format("{}; {}", error.text(), way_out), error.cause());
 }
 
-Result<std::vector<std::string>> repair_one(Workplace& workplace, const std::string& directory,
-                                            const std::string& from) {
-  const auto manifest = workplace.run(storage::read_manifest_at(workplace.files(), directory));
-  if (!manifest) return fail(with_way_out(workplace, manifest.error(), directory, from));
+Result<std::vector<std::string>> repair_one(Workplace& workplace, const storage::StepIn& damaged,
+                                            const std::string& shown, const std::string& from) {
+  const auto manifest = workplace.run(storage::read_manifest(damaged.site, damaged.name));
+  if (!manifest) return fail(with_repair_advice(workplace, manifest.error(), shown, from));
   storage::RepairOrder order;
-  order.directory = directory;
-  CKPT_TRY(order.source, source_of(workplace, from, **manifest));
+  CKPT_TRY(auto copy, source_of(workplace, from, **manifest));
   order.attempt = random_from_system();
   order.is_cancelled = SignalWatch::has_signal;
-  return workplace.run(storage::repair_checkpoint(workplace.files(), std::move(order)));
+  return workplace.run(storage::repair_checkpoint(damaged, std::move(copy), std::move(order)));
 }
 
-bool needs_repair(Workplace& workplace, const std::string& directory) {
-  const auto report = workplace.run(storage::verify_checkpoint(workplace.files(), directory));
+bool needs_repair(Workplace& workplace, const storage::StepIn& step) {
+  const auto report = workplace.run(storage::verify_checkpoint(step.site, step.name));
   return !report || !report->is_good();
 }
 
@@ -134,16 +126,17 @@ Result<Outcome> repair(const RepairOptions& given) {
   CKPT_CHECK(bucket::check_path(from));
   Workplace workplace;
   const SignalWatch watch;
-  CKPT_TRY(const auto directories, directories_in(workplace, path));
+  CKPT_TRY(const auto checkpoints, checkpoints_in(workplace, path));
   Json repaired = Json::array();
   std::string text;
-  for (const auto& [directory, problem] : directories) {
-    if (problem.empty() && !needs_repair(workplace, directory)) continue;
+  for (const auto& [name, problem] : checkpoints) {
+    const storage::StepIn step{workplace.site(path), name};
+    if (problem.empty() && !needs_repair(workplace, step)) continue;
+    const std::string shown = name == "." ? path : os::join(path, name);
     const auto names = problem.empty()
-                           ? repair_one(workplace, directory, from)
+                           ? repair_one(workplace, step, shown, from)
                            : Result<std::vector<std::string>>(fail(Errc::unavailable, problem));
     if (!names && names.error().code() == Errc::cancelled) return fail(Error(names.error()));
-    const std::string shown = os::display(directory);
     repaired.push_back({{"directory", shown},
                         {"files", names ? *names : std::vector<std::string>()},
                         {"problem", names ? Json() : Json(names.error().text())}});

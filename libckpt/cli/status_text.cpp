@@ -96,7 +96,7 @@ std::string nodes_of(const Json& job) {
   return table.to_text(2, text_width());
 }
 
-std::string ranks_of(const Json& job) {
+std::string ranks_table(const Json& job) {
   Table table("rrlrr", {"RANK", "PROCESS", "PHASE", "TIMELINE", "LAST STEP"});
   for (const Json& rank : list_in(job, "ranks")) {
     table.add({number_in(rank, "rank"), number_in(rank, "process"),
@@ -266,7 +266,7 @@ std::string unchanged_of(const Json& job) {
   return text;
 }
 
-std::string describe(const Json& job) {
+std::string job_text(const Json& job) {
   std::string text = fmt::format(
       "\njob {}: node {}, {}\n  committed {}, on storage {}\n  directory: {}\n",
       printable(text_in(job, "job")), printable(text_in(job, "node")),
@@ -287,7 +287,7 @@ std::string describe(const Json& job) {
     text += fmt::format("  Seen by this node alone; node {} coordinates and sees all.\n",
                         printable(text_in(job, "coordinator")));
   }
-  return text + nodes_of(job) + ranks_of(job) + steps_of(job) + slots_of(job);
+  return text + nodes_of(job) + ranks_table(job) + steps_of(job) + slots_of(job);
 }
 
 }  // namespace
@@ -295,7 +295,7 @@ std::string describe(const Json& job) {
 std::string to_text(const Json& status) {
   std::string text = head(status);
   const Json jobs = list_in(status, "jobs");
-  for (const Json& job : jobs) text += describe(job);
+  for (const Json& job : jobs) text += job_text(job);
   return jobs.empty() ? text + "no job\n" : text;
 }
 

@@ -23,7 +23,7 @@ std::string describe_second_place(const Json& job) {
 }
 
 // Describes what the daemon's end meant for one job.
-std::string describe(const Json& job) {
+std::string fate_text(const Json& job) {
   const std::string durable = number_in(job, "durable"), lost = number_in(job, "lost");
   const bool has_directory = !job.value("directory", "").empty();
   std::string text = fmt::format("  job {}: ", printable(text_in(job, "job")));
@@ -48,7 +48,7 @@ void describe_end(Outcome& outcome, const Json& jobs, bool flush) {
     outcome.text = is_lost ? "The daemon has ended, and flushed what could be flushed.\n"
                            : "The daemon has flushed what it held, and ended.\n";
   }
-  for (const Json& job : jobs) outcome.text += describe(job);
+  for (const Json& job : jobs) outcome.text += fate_text(job);
 }
 
 // The daemon keeps running: adds what to do about it.

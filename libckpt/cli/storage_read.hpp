@@ -10,9 +10,7 @@
 
 namespace ckpt::cli {
 
-// Returns the catalog. Its rejected entries include damaged or missing files beside the checkpoints
-// (run.json, timelines.json, `latest`). Changes nothing there. Errors: not_found (says what to do),
-// io.
+// As storage::check_run. Errors: not_found (says what to do), io.
 Result<storage::Catalog> read_directory(Workplace& workplace, const std::string& directory);
 
 // The runs that a path means, if they are several or lie below it: the run that it is, and those
@@ -29,15 +27,12 @@ std::string parent_of(const std::string& path);
 // The name of a checkpoint's directory, which a path that ends with `.` or `..` does not have.
 std::string name_of(const std::string& path);
 
+// The path without slashes at its end; "/" stays.
+std::string without_slash(std::string path);
+
 // Whether the directory around this checkpoint knows that a restore has abandoned it.
 bool is_abandoned_at(Workplace& workplace, const std::string& path,
                      const format::Manifest& manifest);
-
-// The checkpoint that a restore takes; none: restores to older steps have abandoned all.
-const storage::Checkpoint* newest_living(const storage::Catalog& catalog);
-
-// It could not be read, or a newer version of libckpt wrote it: that says nothing of its bytes.
-bool may_be_good(Errc code);
 
 Json to_json(const std::vector<storage::Rejected>& rejected);
 // One line for each, or nothing. `directory`: goes before each name; empty: nothing does.

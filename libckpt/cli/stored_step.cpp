@@ -5,25 +5,23 @@
 #include <algorithm>
 
 #include "base/log.hpp"
+#include "cli/storage_read.hpp"
 #include "cli/table.hpp"
 #include "os/path.hpp"
 #include "storage/catalog.hpp"
+#include "storage/checkpoint_name.hpp"
+#include "storage/place_check.hpp"
 #include "storage/places.hpp"
 #include "storage/run_directory.hpp"
 #include "storage/search.hpp"
-#include "storage/step_directory.hpp"
 
 namespace ckpt::cli {
 
 namespace {
 
-std::string without_slash(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
-}
-
-Task<void> check_there(os::FileSystem& files, std::string path) {
-  const auto there = co_await files.status(os::beneath(path, "."));
+Task<void> check_path(storage::Site site) {
+  const std::string& path = site.directory();
+  const auto there = co_await storage::check_there(site);
   if (there) co_return Status();
   if (there.error().cause() == std::errc::not_a_directory)
     co_return fail(Errc::invalid_argument,
@@ -56,17 +54,16 @@ Task<std::shared_ptr<StoredStep>> open_in_memory(Clock& clock, std::string path,
   CKPT_CO_TRY(step->memory,
               co_await MemoryStep::open(clock, std::move(runtime_dir), std::move(parsed)));
   step->manifest = step->memory->manifest();
-  step->directory = fmt::format("{}{}/{}", memory_prefix, job,
-                                storage::step_directory_name(step->manifest->at.step));
+  step->directory =
+      fmt::format("{}{}/{}", memory_prefix, job, storage::checkpoint_name(step->manifest->at.step));
   CKPT_CO_TRY(step->shards, co_await gather::KnownShards::read(*step->memory));
   step->tensors = gather::list_tensors(*step->shards);
   co_return step;
 }
 
 // The step of a directory of this name; none: it has another one.
-std::optional<Step> step_named(const std::string& directory) {
-  const auto parsed = storage::parse_step_directory(os::file_name(directory));
-  return parsed ? std::optional(parsed->step) : std::nullopt;
+std::optional<Step> step_in(const std::string& directory) {
+  return storage::step_named(os::file_name(directory));
 }
 
 // Each by itself, and of each step all copies together behind them, with what is left of damaged
@@ -80,7 +77,7 @@ std::vector<StepCandidate> candidates_of(const storage::Candidates& found) {
     together.directories.push_back(directory);
     if (found.copies.contains(index + 1)) continue;
     for (const std::string& damaged : found.damaged)
-      if (step_named(damaged) == step_named(directory)) together.directories.push_back(damaged);
+      if (step_in(damaged) == step_in(directory)) together.directories.push_back(damaged);
     if (together.directories.size() > 1) all.push_back(together);
     together = {{}, together.rank + 1};
   }
@@ -163,9 +160,9 @@ Task<bool> is_outdated(os::FileSystem& files, Clock& clock, std::string director
 
 // Whether something newer than the best of all is damaged.
 Task<bool> has_newer_damage(os::FileSystem& files, Clock& clock, storage::Candidates found) {
-  const auto best = step_named(found.directories.front());
+  const auto best = step_in(found.directories.front());
   for (const std::string& directory : found.damaged) {
-    if (!best || *step_named(directory) <= *best) continue;
+    if (!best || *step_in(directory) <= *best) continue;
     const auto outdated = co_await is_outdated(files, clock, directory, *best);
     if (!outdated || !*outdated) co_return true;
   }
@@ -182,7 +179,8 @@ Task<std::shared_ptr<StoredStep>> open_stored_step(os::FileSystem& files, Clock&
   }
   path = without_slash(std::move(path));
   CKPT_CO_TRY(const storage::Places places, storage::parse_places(path));
-  if (!places.second) CKPT_CO_CHECK(co_await check_there(files, path));
+  const storage::Site site(files, clock, path);
+  if (!places.second) CKPT_CO_CHECK(co_await check_path(site));
   CKPT_CO_TRY(storage::Candidates found, co_await storage::find_candidates(files, clock, path));
   CKPT_CO_TRY(const bool is_older, co_await has_newer_damage(files, clock, found));
   // A path that is a checkpoint itself may be a link; nothing below it may be one.

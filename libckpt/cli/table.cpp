@@ -7,18 +7,13 @@
 #include <string_view>
 
 #include "base/assert.hpp"
+#include "cli/fold.hpp"
 
 namespace ckpt::cli {
 
 namespace {
 
 constexpr std::size_t fold_indent = 4;
-
-// Counts characters and not bytes, since names may be UTF-8.
-std::size_t width_of(const std::string& text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; }));
-}
 
 constexpr std::string_view gap = "  ";
 using Line = std::vector<std::size_t>;  // Its columns.

@@ -20,9 +20,7 @@ namespace {
 constexpr std::chrono::milliseconds shown_every{200};
 constexpr const char* erase_line = "\r\x1b[K";
 
-}  // namespace
-
-std::size_t text_width() {
+std::size_t width_of_output(int descriptor) {
   if (const char* given = std::getenv("COLUMNS"); given != nullptr) {
     const std::string_view text(given);
     std::size_t columns = 0;
@@ -30,8 +28,18 @@ std::size_t text_width() {
     if (error == std::errc() && end == text.data() + text.size()) return columns;
   }
   winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;
+  if (::ioctl(descriptor, TIOCGWINSZ, &size) != 0) return 0;
   return size.ws_col;
+}
+
+}  // namespace
+
+std::size_t text_width() {
+  return width_of_output(STDOUT_FILENO);
+}
+
+std::size_t error_width() {
+  return ::isatty(STDERR_FILENO) == 1 ? width_of_output(STDERR_FILENO) : 0;
 }
 
 Progress::Progress(std::uint64_t bytes_total, bool is_wanted)

@@ -11,6 +11,8 @@ namespace ckpt::cli {
 // The columns of standard output; 0: it is no terminal, and lines have no limit. COLUMNS, if it is
 // set, counts for a terminal and for anything else.
 std::size_t text_width();
+// The columns of standard error; 0: it is no terminal. COLUMNS counts for a terminal alone.
+std::size_t error_width();
 
 // Progress: one line on standard error that is written over, while that is a terminal.
 class Progress {

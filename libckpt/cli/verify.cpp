@@ -6,9 +6,12 @@
 #include "cli/memory_step.hpp"
 #include "cli/storage_read.hpp"
 #include "cli/table.hpp"
+#include "storage/checkpoint_name.hpp"
 #include "storage/member_reader.hpp"
+#include "storage/place_check.hpp"
 #include "storage/places.hpp"
-#include "storage/step_directory.hpp"
+#include "storage/run_catalog.hpp"
+#include "storage/run_check.hpp"
 
 namespace ckpt::cli {
 
@@ -26,7 +29,7 @@ std::string_view word_for(bool is_good, bool is_unreadable) {
 }
 
 Verdict not_read(const std::string& directory, const Error& error) {
-  const bool is_unreadable = may_be_good(error.code());
+  const bool is_unreadable = storage::may_be_good(error.code());
   Verdict verdict;
   verdict.json = {{"directory", directory},      {"good", false},
                   {"unreadable", is_unreadable}, {"problem", error.text()},
@@ -75,8 +78,9 @@ Verdict judge(const std::string& directory, const storage::CheckpointReport& rep
   return verdict;
 }
 
-Verdict verify_one(Workplace& workplace, const std::string& directory, const std::string& path) {
-  const auto report = workplace.run(storage::verify_checkpoint(workplace.files(), path));
+Verdict verify_one(Workplace& workplace, const std::string& directory, const storage::Site& site,
+                   const std::string& name) {
+  const auto report = workplace.run(storage::verify_checkpoint(site, name));
   return report ? judge(directory, *report) : not_read(directory, report.error());
 }
 
@@ -93,13 +97,13 @@ void add_history(Verdict& verdict, const std::string& directory, bool is_abandon
 
 // A checkpoint that was named itself.
 Verdict verify_named(Workplace& workplace, const std::string& path) {
-  const std::string marked = os::join(path, ".");
-  Verdict verdict = verify_one(workplace, path, marked);
-  const auto manifest = workplace.run(storage::read_manifest_at(workplace.files(), marked));
+  const storage::Site site = workplace.site(path);
+  Verdict verdict = verify_one(workplace, path, site, ".");
+  const auto manifest = workplace.run(storage::read_manifest(site, "."));
   if (!manifest) return verdict;
   const std::string name = name_of(path);
   const std::string reason = storage::misplaced_reason(name, (*manifest)->at.step);
-  if (verdict.is_good && storage::parse_step_directory(name) && !reason.empty()) {
+  if (verdict.is_good && storage::step_named(name) && !reason.empty()) {
     verdict.is_good = false;
     verdict.json["good"] = false;
     verdict.json["misplaced"] = true;
@@ -111,15 +115,10 @@ Verdict verify_named(Workplace& workplace, const std::string& path) {
   return verdict;
 }
 
-void add(Outcome& outcome, const Verdict& verdict) {
+void add_verdict(Outcome& outcome, const Verdict& verdict) {
   outcome.json["checkpoints"].push_back(verdict.json);
   outcome.text += verdict.text;
   outcome.is_trouble = outcome.is_trouble || !verdict.is_good;
-}
-
-std::string without_slash(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
 }
 
 // How often a directory is listed again if its checkpoints are removed before they are read.
@@ -128,16 +127,16 @@ constexpr int rounds_max = 3;
 // Leaves out checkpoints that a running job has removed meanwhile.
 Status add_all(Workplace& workplace, const std::string& path,
                const std::vector<storage::Checkpoint>& checkpoints, Outcome& outcome) {
+  const storage::Site site = workplace.site(path);
   for (const storage::Checkpoint& checkpoint : checkpoints) {
-    const std::string directory = os::beneath(path, checkpoint.name);
-    Verdict verdict = verify_one(workplace, os::display(directory), directory);
-    add_history(verdict, os::display(directory), checkpoint.is_abandoned);
+    const std::string directory = os::join(path, checkpoint.name);
+    Verdict verdict = verify_one(workplace, directory, site, checkpoint.name);
+    add_history(verdict, directory, checkpoint.is_abandoned);
     if (!verdict.is_good) {
-      auto asked = storage::has_gone(workplace.files(), directory, checkpoint);
-      CKPT_TRY(const bool is_gone, workplace.run(std::move(asked)));
+      CKPT_TRY(const bool is_gone, workplace.run(storage::has_gone(site, checkpoint)));
       if (is_gone) continue;
     }
-    add(outcome, verdict);
+    add_verdict(outcome, verdict);
   }
   return {};
 }
@@ -147,7 +146,7 @@ Result<storage::Catalog> add_listed(Workplace& workplace, const std::string& pat
                                     Outcome& outcome) {
   for (int round = 1;; ++round) {
     CKPT_TRY(auto catalog, read_directory(workplace, path));
-    const storage::Checkpoint* newest = newest_living(catalog);
+    const storage::Checkpoint* newest = storage::newest_living(catalog);
     if (newest_only && newest != nullptr)
       catalog.checkpoints = std::vector<storage::Checkpoint>{*newest};
     CKPT_CHECK(add_all(workplace, path, catalog.checkpoints, outcome));
@@ -158,7 +157,7 @@ Result<storage::Catalog> add_listed(Workplace& workplace, const std::string& pat
 
 // Returns true if `path` is one checkpoint, or was meant to be one.
 Result<bool> is_checkpoint(Workplace& workplace, const std::string& path) {
-  const auto there = workplace.run(workplace.files().status(os::beneath(path, ".")));
+  const auto there = workplace.run(storage::check_there(workplace.site(path)));
   if (!there) {
     if (there.error().cause() == std::errc::not_a_directory)
       return fail(Errc::invalid_argument,
@@ -168,10 +167,9 @@ Result<bool> is_checkpoint(Workplace& workplace, const std::string& path) {
     if (there.error().code() != Errc::not_found) return fail(Error(there.error()));
     return fail(Errc::not_found, fmt::format("verify {}: there is no such directory", path));
   }
-  if (storage::parse_step_directory(name_of(path))) return true;
-  const auto manifest =
-      workplace.run(workplace.files().status(os::beneath(path, format::manifest_name)));
-  return manifest.has_value();
+  if (storage::step_named(name_of(path))) return true;
+  const auto has_manifest = workplace.run(storage::is_checkpoint(workplace.site(path)));
+  return has_manifest && *has_manifest;
 }
 
 Result<Outcome> verify_place(Workplace& workplace, const std::string& path, bool newest_only) {
@@ -184,7 +182,7 @@ Result<Outcome> verify_place(Workplace& workplace, const std::string& path, bool
   if (is_one) {
     const Verdict verdict = verify_named(workplace, path);
     if (!verdict.is_good) CKPT_CHECK(is_checkpoint(workplace, path));  // It may have been removed.
-    add(outcome, verdict);
+    add_verdict(outcome, verdict);
   } else {
     CKPT_TRY(const auto catalog, add_listed(workplace, path, newest_only, outcome));
     // With --newest, the newest whole checkpoint counts.

@@ -12,6 +12,7 @@
 #include "base/clock.hpp"
 #include "base/spawn.hpp"
 #include "os/file_system.hpp"
+#include "storage/site.hpp"
 
 namespace ckpt::cli {
 
@@ -35,6 +36,8 @@ class Workplace {
   asio::any_io_executor executor() { return context_.get_executor(); }
   Clock& clock() { return *clock_; }
   os::FileSystem& files();  // Made at the first call.
+  // The directory or bucket of a job, or of one checkpoint.
+  storage::Site site(std::string directory) { return {files(), clock(), std::move(directory)}; }
 
  private:
   asio::io_context context_{1};

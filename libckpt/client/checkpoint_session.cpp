@@ -24,7 +24,7 @@ namespace {
 using std::chrono::steady_clock;
 
 // A first save waits no longer than this for a free Slot: a later one will find one.
-constexpr std::chrono::seconds grant_wait_max{1};
+constexpr std::chrono::seconds first_slot_wait_max{1};
 
 std::string reason_of(SaveOutcome skipped, const std::string& last_error) {
   switch (skipped) {
@@ -247,7 +247,7 @@ Result<bool> CheckpointSession::make_ready(Deadline deadline) {
     ready = begin_timeline(deadline);
   } else if (const auto now = steady_clock::now(); ready && now < deadline) {
     // Slots that were just made are granted one by one. It is no error if none is free.
-    (void)link_->wait_granted(std::min<Deadline>(deadline, now + grant_wait_max));
+    (void)link_->wait_granted(std::min<Deadline>(deadline, now + first_slot_wait_max));
   }
   if (!ready && ready.error().code() != Errc::unavailable) return fail(std::move(ready).error());
   if (!ready) account_.unavailable(ready.error());

@@ -84,8 +84,8 @@ Result<Settings> read_file(const std::string& path) {
   return settings;
 }
 
-Unexpected refuse(std::string_view name, std::string_view value, std::string_view origin,
-                  std::string_view problem) {
+Unexpected refuse_option(std::string_view name, std::string_view value, std::string_view origin,
+                         std::string_view problem) {
   return fail(Errc::invalid_argument,
               fmt::format("option {} = \"{}\" ({}): {}", name, value, origin, problem));
 }
@@ -109,7 +109,7 @@ Status apply(Resolved& resolved, const OptionField& field, const Settings& file)
     return {};
   }
   if (Status parsed = field.parse(resolved.options, setting.text); !parsed)
-    return refuse(field.name, setting.text, setting.origin, parsed.error().text());
+    return refuse_option(field.name, setting.text, setting.origin, parsed.error().text());
   origin = setting.origin;
   return {};
 }
@@ -221,8 +221,8 @@ Result<Options> Options::resolve(Options given) {
   const client::OptionProblem problem = client::find_problem(resolved.options);
   if (!problem.name.empty()) {
     const OptionField* field = client::find_option_field(problem.name);
-    return refuse(problem.name, field->show(resolved.options), resolved.origins[problem.name],
-                  problem.text);
+    return refuse_option(problem.name, field->show(resolved.options),
+                         resolved.origins[problem.name], problem.text);
   }
   return std::move(resolved.options);
 }

@@ -17,7 +17,7 @@ constexpr std::size_t starts_max = 16;
 // A trainer waits for a step soon after its save, or not at all.
 constexpr std::size_t not_saved_max = 16;
 
-double milliseconds(std::chrono::nanoseconds duration) {
+double in_milliseconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
 
@@ -111,8 +111,8 @@ void SaveAccount::report(const LinkCounters& link) {
   if (!line_) return;
   if (!logged_job_.empty())
     log_info("job={} step {} captured in {:.1f} ms, held {:.1f} ms, {}{}, {}", logged_job_,
-             number(line_->step), milliseconds(line_->took),
-             milliseconds(stats_.held - held_before_), arena::human_bytes(line_->bytes),
+             number(line_->step), in_milliseconds(line_->took),
+             in_milliseconds(stats_.held - held_before_), arena::human_bytes(line_->bytes),
              line_->bytes_unchanged == 0
                  ? ""
                  : fmt::format(" ({} unchanged)", arena::human_bytes(line_->bytes_unchanged)),

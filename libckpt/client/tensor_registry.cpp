@@ -17,7 +17,7 @@ namespace ckpt::client {
 
 namespace {
 
-Unexpected refuse(std::string_view name, std::string_view problem) {
+Unexpected refuse_tensor(std::string_view name, std::string_view problem) {
   return fail(Errc::invalid_argument, fmt::format("add tensor \"{}\": {}", name, problem));
 }
 
@@ -32,16 +32,16 @@ bool is_contiguous(const TensorRef& tensor) {
 }
 
 Status check(std::string_view name, const TensorRef& tensor, std::uint64_t bytes) {
-  if (bytes > 0 && tensor.data == nullptr) return refuse(name, "its data is null");
+  if (bytes > 0 && tensor.data == nullptr) return refuse_tensor(name, "its data is null");
   if (tensor.strides.empty()) return {};
   if (tensor.strides.size() != tensor.shape.size())
-    return refuse(name, fmt::format("{} strides for {} dimensions", tensor.strides.size(),
-                                    tensor.shape.size()));
+    return refuse_tensor(name, fmt::format("{} strides for {} dimensions", tensor.strides.size(),
+                                           tensor.shape.size()));
   if (bytes > 0 && !is_contiguous(tensor))
-    return refuse(name,
-                  fmt::format("it is a strided view (shape [{}], strides [{}]): make it "
-                              "contiguous first",
-                              fmt::join(tensor.shape, ", "), fmt::join(tensor.strides, ", ")));
+    return refuse_tensor(
+        name, fmt::format("it is a strided view (shape [{}], strides [{}]): make it "
+                          "contiguous first",
+                          fmt::join(tensor.shape, ", "), fmt::join(tensor.strides, ", ")));
   return {};
 }
 
@@ -79,11 +79,12 @@ Status TensorRegistry::add_archive(std::string name, std::span<const NamedTensor
 }
 
 Status TensorRegistry::add_entry(std::string name, TensorRef tensor, std::string archive) {
-  if (find(name) != nullptr) return refuse(name, "a tensor of this name was added before");
+  if (find(name) != nullptr) return refuse_tensor(name, "a tensor of this name was added before");
   if (tensors_.size() >= format::tensors_max)
     return fail(Errc::exhausted, fmt::format("add tensor \"{}\": at most {} tensors are possible",
                                              name, format::tensors_max));
-  if (tensor.piece && !archive.empty()) return refuse(name, "an entry of an archive is no piece");
+  if (tensor.piece && !archive.empty())
+    return refuse_tensor(name, "an entry of an archive is no piece");
   const format::TensorSpec spec{name, tensor.dtype, tensor.shape, "", "", tensor.piece};
   auto checked = format::check_tensor(spec);
   if (!checked) return fail(std::move(checked).error().context("add"));
@@ -117,7 +118,7 @@ Result<std::size_t> TensorRegistry::device_of(std::string_view name, const Tenso
     return fail(Errc::unsupported,
                 fmt::format("add tensor \"{}\": it lies on GPU {}, and there are no GPUs here",
                             name, tensor.device_index));
-  if (devices_ == nullptr) return refuse(name, "its location is unknown");
+  if (devices_ == nullptr) return refuse_tensor(name, "its location is unknown");
   auto device = devices_->find(tensor);
   if (device) return device;
   return fail(std::move(device).error().context(fmt::format("add tensor \"{}\"", name)));

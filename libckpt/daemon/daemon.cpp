@@ -45,7 +45,7 @@ constexpr int lock_attempts = 50;
 constexpr std::chrono::milliseconds lock_pause(10);
 // For the rest after the flush: connections and coroutines that only have to notice the end.
 constexpr Duration end_time = std::chrono::seconds(5);
-constexpr std::chrono::seconds drain_time(2);
+constexpr std::chrono::seconds daemon_drain_time(2);
 // Shorter than trainers and `ckpt` wait.
 constexpr Duration reachable_interval = std::chrono::seconds(1);
 // Attempts at a job's flush, two or more seconds apart, before `ckpt stop` reports the failure.
@@ -225,7 +225,7 @@ void Daemon::take_apart() {
   // Every wait ends at once, and with it the remaining coroutines.
   clock_->close();
   context_.restart();
-  context_.run_for(drain_time);
+  context_.run_for(daemon_drain_time);
   if (context_.stopped()) return;
   // A file system that hangs must not keep the process: everything that can be flushed has been.
   log_warning("something is still in flight, and left behind");

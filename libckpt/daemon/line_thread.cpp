@@ -7,7 +7,7 @@ namespace ckpt::daemon {
 namespace {
 
 // For coroutines that only have to notice the end.
-constexpr std::chrono::milliseconds drain_time(200);
+constexpr std::chrono::milliseconds line_drain_time(200);
 
 }  // namespace
 
@@ -22,7 +22,7 @@ LineThread::~LineThread() {
   if (thread_.joinable()) thread_.join();
   clock_->close();
   context_.restart();
-  context_.run_for(drain_time);
+  context_.run_for(line_drain_time);
 }
 
 node::LineSeams LineThread::seams() {

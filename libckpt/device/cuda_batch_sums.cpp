@@ -10,8 +10,6 @@ namespace ckpt::device {
 
 namespace {
 
-constexpr std::size_t words_per_sum = sizeof(FingerprintSums) / sizeof(std::uint32_t);
-
 std::vector<CopyPiece> pieces_of(const CudaBatches& plan, const CudaBatch& batch) {
   std::vector<CopyPiece> pieces;
   const auto add = [&](std::span<const CudaCopy> copies) {

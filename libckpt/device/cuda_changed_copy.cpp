@@ -10,8 +10,8 @@ namespace ckpt::device {
 namespace {
 
 // As for small tensors: enough for the rate of the link.
-constexpr unsigned blocks = 8;
-constexpr unsigned threads = 512;
+constexpr unsigned changed_copy_blocks = 8;
+constexpr unsigned changed_copy_threads = 512;
 
 }  // namespace
 
@@ -46,7 +46,8 @@ Status CudaChangedCopy::queue(const Launch& asked, CUstream stream) const {
                        &now.fragment_count, &now.chunk_bytes, &now.sums,
                        &launch.before,      &launch.slot,     &launch.copied};
   return driver_.check(
-      driver_.launch_kernel(function_, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, nullptr),
+      driver_.launch_kernel(function_, changed_copy_blocks, 1, 1, changed_copy_threads, 1, 1, 0,
+                            stream, arguments, nullptr),
       "launch the kernel for changed tensors");
 }
 

@@ -11,7 +11,7 @@ namespace ckpt::device {
 namespace {
 
 // Of a GPU's hundred cores or more; the others go on with the training.
-constexpr unsigned blocks = 32;
+constexpr unsigned check_blocks = 32;
 
 }  // namespace
 
@@ -27,7 +27,7 @@ Result<std::unique_ptr<CudaCheck>> CudaCheck::make(const CudaDriver& driver, Cud
 }
 
 Status CudaCheck::queue(const CudaFingerprint& kernel, std::size_t batch, CUstream stream) {
-  CKPT_CHECK(sums_->queue(kernel, {batch, 0}, blocks, stream));
+  CKPT_CHECK(sums_->queue(kernel, {batch, 0}, check_blocks, stream));
   return sums_->queue_to_host({batch, 0}, false, stream);
 }
 

@@ -12,7 +12,7 @@ namespace ckpt::device {
 
 namespace {
 
-constexpr int version_min = 11030;  // The first version with cuGetProcAddress.
+constexpr int driver_version_min = 11030;  // The first version with cuGetProcAddress.
 constexpr int version_of_entry_12000 = 12000;
 constexpr int version_of_context_id = 12000;
 constexpr int version_of_batch_copy = 12080;
@@ -73,11 +73,11 @@ class CudaSymbols {
   Status find_entry() {
     using GetVersion = CUresult(int*);
     CKPT_TRY(GetVersion * read_version, library_.symbol<GetVersion>("cuDriverGetVersion"));
-    if (read_version(&version_) != CUDA_SUCCESS || version_ < version_min)
-      return fail(Errc::unsupported,
-                  fmt::format("the driver {} is of {}; {} is the oldest that "
-                              "can be used",
-                              library_.name(), version_text(version_), version_text(version_min)));
+    if (read_version(&version_) != CUDA_SUCCESS || version_ < driver_version_min)
+      return fail(Errc::unsupported, fmt::format("the driver {} is of {}; {} is the oldest that "
+                                                 "can be used",
+                                                 library_.name(), version_text(version_),
+                                                 version_text(driver_version_min)));
     using Get12000 = std::remove_pointer_t<PFN_cuGetProcAddress_v12000>;
     using Get11030 = std::remove_pointer_t<PFN_cuGetProcAddress_v11030>;
     if (version_ >= version_of_entry_12000) {

@@ -10,8 +10,7 @@ namespace ckpt::device {
 
 namespace {
 
-constexpr unsigned threads = 256;
-constexpr std::size_t words_per_sum = sizeof(FingerprintSums) / sizeof(std::uint32_t);
+constexpr unsigned fingerprint_threads = 256;
 
 }  // namespace
 
@@ -28,8 +27,8 @@ Status CudaFingerprint::queue(const Launch& asked, CUstream stream) const {
   Launch launch = asked;
   void* arguments[] = {&launch.entries,        &launch.entry_count, &launch.fragments,
                        &launch.fragment_count, &launch.chunk_bytes, &launch.sums};
-  return driver_.check(driver_.launch_kernel(function_, launch.blocks, 1, 1, threads, 1, 1, 0,
-                                             stream, arguments, nullptr),
+  return driver_.check(driver_.launch_kernel(function_, launch.blocks, 1, 1, fingerprint_threads, 1,
+                                             1, 0, stream, arguments, nullptr),
                        "launch the kernel for fingerprints");
 }
 

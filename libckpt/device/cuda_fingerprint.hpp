@@ -16,6 +16,9 @@
 
 namespace ckpt::device {
 
+// Sums are set to zero on the GPU by words of 32 bits.
+inline constexpr std::size_t words_per_sum = sizeof(FingerprintSums) / sizeof(std::uint32_t);
+
 class CudaFingerprint {
  public:
   // As many as have work on the largest GPUs of today, eight warps each: more would wait.

@@ -12,8 +12,8 @@ namespace ckpt::device {
 namespace {
 
 // Few of a GPU's hundred cores, and enough for 48 of the 55 GB/s that a PCIe 5 link takes.
-constexpr unsigned blocks = 8;
-constexpr unsigned threads = 512;
+constexpr unsigned gather_blocks = 8;
+constexpr unsigned gather_threads = 512;
 
 constexpr std::uint64_t small_bytes = 64 * KiB;  // From here on the copy engine is as fast.
 constexpr std::size_t copies_min = 64;  // Fewer cost less than what a kernel takes from training.
@@ -58,8 +58,8 @@ CUresult CudaGather::launch(CUdeviceptr entries, unsigned count, unsigned parts,
                             CUstream stream) {
   CKPT_ASSERT(function_ != nullptr);
   void* arguments[] = {&entries, &count, &parts, &slot};
-  return driver_.launch_kernel(function_, blocks, 1, 1, threads, 1, 1, 0, stream, arguments,
-                               nullptr);
+  return driver_.launch_kernel(function_, gather_blocks, 1, 1, gather_threads, 1, 1, 0, stream,
+                               arguments, nullptr);
 }
 
 Result<bool> CudaGather::queue(GatherTable& table, const Launch& asked, CUstream stream) {

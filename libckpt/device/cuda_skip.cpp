@@ -13,7 +13,7 @@ namespace ckpt::device {
 namespace {
 
 // Nothing else runs: the trainer's stream waits for these captures.
-constexpr unsigned blocks = CudaFingerprint::blocks_of_a_whole_gpu;
+constexpr unsigned skip_blocks = CudaFingerprint::blocks_of_a_whole_gpu;
 
 }  // namespace
 
@@ -69,7 +69,7 @@ Result<bool> CudaSkip::queue(const CudaFingerprint& fingerprint, CudaChangedCopy
 
 Status CudaSkip::queue_sums(const CudaFingerprint& fingerprint, std::size_t batch,
                             CUstream stream) {
-  return sums_->queue(fingerprint, now(batch), blocks, stream);
+  return sums_->queue(fingerprint, now(batch), skip_blocks, stream);
 }
 
 Status CudaSkip::queue_changed(const CudaChangedCopy& copy, std::size_t batch,

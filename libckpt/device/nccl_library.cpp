@@ -12,7 +12,7 @@ namespace ckpt::device {
 
 namespace {
 
-constexpr int version_min = 21400;  // The first version with communicators that do not block.
+constexpr int nccl_version_min = 21400;  // The first version with communicators that do not block.
 constexpr const char* usual_name = "libnccl.so.2";
 
 // Versions before 2.9 have two digits less; they are too old in any case.
@@ -55,10 +55,10 @@ Result<std::unique_ptr<NcclLibrary>> NcclLibrary::open(const std::string& path) 
   opened->name = library->name();
   const NcclSymbols symbols(*library);
   CKPT_CHECK(symbols.find(opened->read_version, "ncclGetVersion"));
-  if (opened->read_version(&opened->version) != nccl_success || opened->version < version_min)
+  if (opened->read_version(&opened->version) != nccl_success || opened->version < nccl_version_min)
     return fail(Errc::unsupported,
                 fmt::format("{} is NCCL {}; {} is the oldest that can be used", opened->name,
-                            opened->version_text(), text_of(version_min)));
+                            opened->version_text(), text_of(nccl_version_min)));
   CKPT_CHECK(opened->find_functions(symbols));
   return opened;
 }

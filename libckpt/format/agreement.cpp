@@ -3,14 +3,13 @@
 
 #include <algorithm>
 
+#include "format/agreement_limits.hpp"
 #include "format/field_codec.hpp"
 
 namespace ckpt::format {
 
 namespace {
 
-constexpr std::size_t node_name_bytes_max = 256;
-constexpr std::size_t text_bytes_max = 64 * 1024;  // Sentences for people.
 constexpr std::size_t path_bytes_max = 255;
 constexpr std::size_t job_name_bytes_max = job_bytes_max;
 
@@ -88,7 +87,7 @@ auto fields(Is<Decree> auto& it) {
 
 namespace {
 
-class Encoder : public FieldWriter<Encoder> {
+class AgreementEncoder : public FieldWriter<AgreementEncoder> {
  public:
   using FieldWriter::FieldWriter;
   using FieldWriter::put;
@@ -99,7 +98,7 @@ class Encoder : public FieldWriter<Encoder> {
   }
 };
 
-class Decoder : public FieldReader<Decoder> {
+class AgreementDecoder : public FieldReader<AgreementDecoder> {
  public:
   using FieldReader::FieldReader;
   using FieldReader::take;
@@ -117,19 +116,19 @@ class Decoder : public FieldReader<Decoder> {
 }  // namespace
 
 std::vector<std::byte> encode(const NodeReport& report) {
-  return Encoder::encode(report, RecordKind::node_report);
+  return AgreementEncoder::encode(report, RecordKind::node_report);
 }
 
 std::vector<std::byte> encode(const Decree& decree) {
-  return Encoder::encode(decree, RecordKind::decree);
+  return AgreementEncoder::encode(decree, RecordKind::decree);
 }
 
 Result<NodeReport> decode_node_report(std::span<const std::byte> bytes) {
-  return Decoder::decode<NodeReport>(bytes, RecordKind::node_report, "node report");
+  return AgreementDecoder::decode<NodeReport>(bytes, RecordKind::node_report, "node report");
 }
 
 Result<Decree> decode_decree(std::span<const std::byte> bytes) {
-  return Decoder::decode<Decree>(bytes, RecordKind::decree, "decree");
+  return AgreementDecoder::decode<Decree>(bytes, RecordKind::decree, "decree");
 }
 
 }  // namespace ckpt::format

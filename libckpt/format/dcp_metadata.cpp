@@ -19,7 +19,7 @@ void begin_object(PickleWriter& pickle, std::string_view name) {
 
 // A function, and its only argument, which `put_argument` writes.
 template <class PutArgument>
-void call(PickleWriter& pickle, std::string_view function, PutArgument put_argument) {
+void put_call(PickleWriter& pickle, std::string_view function, PutArgument put_argument) {
   pickle.shared_name(function);
   pickle.mark();
   put_argument();
@@ -28,7 +28,7 @@ void call(PickleWriter& pickle, std::string_view function, PutArgument put_argum
 }
 
 void put_size(PickleWriter& pickle, std::span<const std::uint64_t> values) {
-  call(pickle, "torch.Size", [&] { pickle.numbers(values); });
+  put_call(pickle, "torch.Size", [&] { pickle.numbers(values); });
 }
 
 std::vector<std::uint64_t> origin_of(const DcpTensor& tensor) {
@@ -42,16 +42,17 @@ void put_properties(PickleWriter& pickle, const DcpTensor& tensor) {
   pickle.op('\x81');
   pickle.mark();
   pickle.shared_name(torch_dtype_name(tensor.dtype));
-  call(pickle, "torch.serialization._get_layout", [&] { pickle.shared_text("torch.strided"); });
+  put_call(pickle, "torch.serialization._get_layout", [&] { pickle.shared_text("torch.strided"); });
   pickle.op('\x89');  // False.
   constexpr std::uint64_t contiguous = 0;
-  call(pickle, std::string(classes) + "_MEM_FORMAT_ENCODING", [&] { pickle.integer(contiguous); });
+  put_call(pickle, std::string(classes) + "_MEM_FORMAT_ENCODING",
+           [&] { pickle.integer(contiguous); });
   pickle.op('\x89');
   pickle.tuple();
   pickle.op('b');
 }
 
-void put_tensor(PickleWriter& pickle, const DcpTensor& tensor) {
+void put_dcp_tensor(PickleWriter& pickle, const DcpTensor& tensor) {
   begin_object(pickle, "TensorStorageMetadata");
   pickle.shared_text("properties");
   put_properties(pickle, tensor);
@@ -99,7 +100,7 @@ std::vector<std::byte> write_dcp_metadata(std::span<const DcpTensor> tensors) {
   pickle.mark();
   for (const DcpTensor& tensor : tensors) {
     pickle.text(tensor.name);
-    put_tensor(pickle, tensor);
+    put_dcp_tensor(pickle, tensor);
   }
   pickle.op('u');
   pickle.text("planner_data");  // The keys on the way to a tensor: its name alone.

@@ -12,14 +12,14 @@ namespace ckpt::format {
 
 namespace {
 
-constexpr std::string_view what = "frame table";
+constexpr std::string_view table_label = "frame table";
 constexpr std::string_view extension = ".ckz";
 // u16 version, u16 kind, u32 count; a CRC at the end.
 constexpr std::uint64_t frame_bytes = sizeof(std::uint64_t) + sizeof(std::uint32_t) + 1;
 constexpr std::uint64_t around_frames = 12;
 
-Unexpected broken(std::string_view problem) {
-  return fail(Errc::corruption, fmt::format("{}: {}", what, problem));
+Unexpected broken_table(std::string_view problem) {
+  return fail(Errc::corruption, fmt::format("{}: {}", table_label, problem));
 }
 
 bool is_width(std::uint8_t width) {
@@ -77,12 +77,13 @@ Result<std::vector<Frame>> decode_frame_table(std::span<const std::byte> bytes,
                                               const TableSeal& seal, const PackedShape& shape,
                                               std::uint64_t file_bytes) {
   if (bytes.size() != seal.bytes || !shape.is_possible(file_bytes, seal))
-    return broken(fmt::format("it has {} bytes, {} frames take {}", bytes.size(),
-                              shape.frame_count(), shape.table_bytes()));
-  if (ckpt::digest_of(bytes) != seal.digest) return broken("its bytes do not match its digest");
+    return broken_table(fmt::format("it has {} bytes, {} frames take {}", bytes.size(),
+                                    shape.frame_count(), shape.table_bytes()));
+  if (ckpt::digest_of(bytes) != seal.digest)
+    return broken_table("its bytes do not match its digest");
   CKPT_TRY(auto frames,
-           PlainReader::decode<std::vector<Frame>>(bytes, RecordKind::frame_table, what));
-  if (frames.size() != shape.frame_count()) return broken("not one frame for each Chunk");
+           PlainReader::decode<std::vector<Frame>>(bytes, RecordKind::frame_table, table_label));
+  if (frames.size() != shape.frame_count()) return broken_table("not one frame for each Chunk");
   const std::uint64_t end = file_bytes - bytes.size();
   for (std::size_t index = 0; index < frames.size(); ++index) {
     const Frame& frame = frames[index];
@@ -92,8 +93,8 @@ Result<std::vector<Frame>> decode_frame_table(std::span<const std::byte> bytes,
         is_width(frame.width) &&
         (frame.width == stored_as_it_is ? frame.bytes == plain : frame.bytes < plain);
     if (!is_inside || !is_possible || frame.offset % page_bytes != 0)
-      return broken(fmt::format("frame {}: {} bytes at {} cannot hold {} bytes", index, frame.bytes,
-                                frame.offset, plain));
+      return broken_table(fmt::format("frame {}: {} bytes at {} cannot hold {} bytes", index,
+                                      frame.bytes, frame.offset, plain));
   }
   return frames;
 }

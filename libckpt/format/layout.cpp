@@ -143,8 +143,8 @@ TensorPlace place_of(const TensorSpec& tensor, Extent extent, std::uint32_t memb
 }
 
 // Step 3.
-Result<std::vector<TensorPlace>> place(std::span<const TensorSpec> tensors,
-                                       std::span<const std::uint64_t> sizes) {
+Result<std::vector<TensorPlace>> place_tensors(std::span<const TensorSpec> tensors,
+                                               std::span<const std::uint64_t> sizes) {
   std::vector<TensorPlace> places;
   places.reserve(tensors.size());
   std::uint64_t offset = 0;
@@ -211,7 +211,7 @@ Result<Layout> make_layout(std::span<const TensorSpec> tensors, std::uint32_t ra
   Layout layout;
   layout.version = version;
   layout.blob_capacity = blob_capacity;
-  CKPT_TRY(layout.tensors, place(tensors, sizes));
+  CKPT_TRY(layout.tensors, place_tensors(tensors, sizes));
   std::uint64_t data_bytes = 0;
   for (const auto& tensor : layout.tensors) data_bytes = std::max(data_bytes, tensor.extent.end());
 

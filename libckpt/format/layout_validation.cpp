@@ -14,7 +14,7 @@ namespace ckpt::format {
 
 namespace {
 
-Unexpected broken(std::string_view what, std::string_view problem) {
+Unexpected broken_layout(std::string_view what, std::string_view problem) {
   return fail(Errc::corruption, fmt::format("layout: {}: {}", what, problem));
 }
 
@@ -24,42 +24,44 @@ bool is_bounded(const Extent& extent) {
 }
 
 Status check_member(const Member& member) {
-  if (!is_member_name(member.file_name)) return broken("a member", "its file name is not ours");
-  if (!is_bounded(member.extent)) return broken(member.file_name, "its extent is too large");
+  if (!is_member_name(member.file_name))
+    return broken_layout("a member", "its file name is not ours");
+  if (!is_bounded(member.extent)) return broken_layout(member.file_name, "its extent is too large");
   if (member.kind != MemberKind::safetensors) {
-    if (member.header_bytes != 0) return broken(member.file_name, "it should have no header");
+    if (member.header_bytes != 0)
+      return broken_layout(member.file_name, "it should have no header");
     return {};
   }
   if (member.header_bytes == 0 || member.header_bytes % page_bytes != 0)
-    return broken(member.file_name, "its header does not end on a page");
+    return broken_layout(member.file_name, "its header does not end on a page");
   if (member.header_bytes - safetensors_length_bytes > safetensors_json_bytes_max)
-    return broken(member.file_name, "its header is too large");
+    return broken_layout(member.file_name, "its header is too large");
   if (member.header_bytes > member.extent.bytes)
-    return broken(member.file_name, "its header is larger than the file");
+    return broken_layout(member.file_name, "its header is larger than the file");
   return {};
 }
 
 }  // namespace
 
 Status validate_members(const Layout& layout) {
-  if (layout.members.empty()) return broken("members", "there are none");
-  if (layout.members.size() > members_max) return broken("members", "there are too many");
+  if (layout.members.empty()) return broken_layout("members", "there are none");
+  if (layout.members.size() > members_max) return broken_layout("members", "there are too many");
   std::uint64_t end = 0;
   for (const Member& member : layout.members) {
     CKPT_CHECK(check_member(member));
     for (const Member& other : layout.members)
       if (&other != &member && other.file_name == member.file_name)
-        return broken(member.file_name, "two members have this name");
+        return broken_layout(member.file_name, "two members have this name");
     if (member.extent.offset != align_up(end, page_bytes))
-      return broken(member.file_name, "it does not start where the one before it ends");
+      return broken_layout(member.file_name, "it does not start where the one before it ends");
     end = member.extent.end();
   }
   if (layout.slot_bytes != align_up(end, page_bytes) || layout.slot_bytes > slot_bytes_max)
-    return broken("slot", "its size is not that of its members");
+    return broken_layout("slot", "its size is not that of its members");
   const Member& last = layout.members.back();
   if (layout.blob_capacity > 0 &&
       (last.kind != MemberKind::raw || last.extent.bytes != layout.blob_capacity))
-    return broken(last.file_name, "it is not the place for blobs");
+    return broken_layout(last.file_name, "it is not the place for blobs");
   return {};
 }
 
@@ -68,11 +70,11 @@ namespace {
 Status check_piece(const Layout& layout, const TensorPlace& tensor) {
   if (!tensor.piece) return {};
   if (layout.members[tensor.member].kind != MemberKind::safetensors)
-    return broken(tensor.name, "a piece in an archive");
+    return broken_layout(tensor.name, "a piece in an archive");
   const auto problem = problem_of(*tensor.piece, tensor.dtype, tensor.shape);
-  if (!problem.empty()) return broken(tensor.name, problem);
+  if (!problem.empty()) return broken_layout(tensor.name, problem);
   if (normalized(tensor.piece, tensor.shape) != tensor.piece)
-    return broken(tensor.name, "its piece has another form than ours");
+    return broken_layout(tensor.name, "its piece has another form than ours");
   return {};
 }
 
@@ -81,17 +83,18 @@ Status check_piece(const Layout& layout, const TensorPlace& tensor) {
 Status validate_tensor(const Layout& layout, const TensorPlace& tensor) {
   if (tensor.name.empty() || tensor.name.size() > name_bytes_max || !is_utf8(tensor.name) ||
       tensor.name == "__metadata__")
-    return broken("a tensor", "its name is not allowed");
-  if (tensor.shape.size() > dimensions_max) return broken(tensor.name, "too many dimensions");
+    return broken_layout("a tensor", "its name is not allowed");
+  if (tensor.shape.size() > dimensions_max)
+    return broken_layout(tensor.name, "too many dimensions");
   const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
   if (!bytes || *bytes != tensor.extent.bytes || !is_bounded(tensor.extent))
-    return broken(tensor.name, "its size is not that of its shape");
-  if (tensor.member >= layout.members.size()) return broken(tensor.name, "it has no member");
+    return broken_layout(tensor.name, "its size is not that of its shape");
+  if (tensor.member >= layout.members.size()) return broken_layout(tensor.name, "it has no member");
   const Member& member = layout.members[tensor.member];
   if (tensor.extent.offset < member.extent.offset + member.header_bytes)
-    return broken(tensor.name, "it begins outside its file");
+    return broken_layout(tensor.name, "it begins outside its file");
   if (tensor.extent.end() > member.extent.end())
-    return broken(tensor.name, "it ends outside its file");
+    return broken_layout(tensor.name, "it ends outside its file");
   return check_piece(layout, tensor);
 }
 
@@ -108,7 +111,7 @@ class TensorChecker {
   Status check(const TensorPlace& tensor) {
     CKPT_CHECK(validate_tensor(layout_, tensor));
     if (!known_.emplace(tensor.name, &tensor).second)
-      return broken(tensor.name, "two tensors have this name");
+      return broken_layout(tensor.name, "two tensors have this name");
     return tensor.alias_of.empty() ? check_place(tensor) : check_alias(tensor);
   }
 
@@ -117,7 +120,7 @@ class TensorChecker {
     for (std::size_t index = 0; index < ends_.size(); ++index) {
       const Member& member = layout_.members[index];
       if (member.kind == MemberKind::safetensors && ends_[index] != member.extent.end())
-        return broken(member.file_name, "its tensors do not end where the file ends");
+        return broken_layout(member.file_name, "its tensors do not end where the file ends");
     }
     return {};
   }
@@ -126,23 +129,24 @@ class TensorChecker {
   Status check_place(const TensorPlace& tensor) {
     const Member& member = layout_.members[tensor.member];
     std::uint64_t& end = ends_[tensor.member];
-    if (member.kind == MemberKind::raw) return broken(tensor.name, "it lies in a raw file");
+    if (member.kind == MemberKind::raw) return broken_layout(tensor.name, "it lies in a raw file");
     const bool is_behind = tensor.extent.offset >= end;
     const bool is_next = tensor.extent.offset == end;
     if (member.kind == MemberKind::safetensors ? !is_next : !is_behind)
-      return broken(tensor.name, "it overlaps another tensor or leaves a hole");
+      return broken_layout(tensor.name, "it overlaps another tensor or leaves a hole");
     end = tensor.extent.end();
     return {};
   }
 
   Status check_alias(const TensorPlace& tensor) const {
     const auto found = known_.find(tensor.alias_of);
-    if (found == known_.end()) return broken(tensor.name, "it is tied to no tensor before it");
+    if (found == known_.end())
+      return broken_layout(tensor.name, "it is tied to no tensor before it");
     const TensorPlace& target = *found->second;
     if (!target.alias_of.empty() || target.dtype != tensor.dtype || target.shape != tensor.shape ||
         target.piece != tensor.piece || target.extent != tensor.extent ||
         target.member != tensor.member)
-      return broken(tensor.name, "it differs from the tensor it is tied to");
+      return broken_layout(tensor.name, "it differs from the tensor it is tied to");
     return {};
   }
 
@@ -154,7 +158,7 @@ class TensorChecker {
 }  // namespace
 
 Status validate(const Layout& layout) {
-  if (layout.tensors.size() > tensors_max) return broken("tensors", "there are too many");
+  if (layout.tensors.size() > tensors_max) return broken_layout("tensors", "there are too many");
   CKPT_CHECK(validate_members(layout));
   TensorChecker checker(layout);
   for (const TensorPlace& tensor : layout.tensors) CKPT_CHECK(checker.check(tensor));

@@ -51,7 +51,7 @@ Result<Member> read_member(JsonReader& reader, Crc32& crc) {
 }
 
 // Version 1 stores whole tensors, so the box equals the tensor.
-Result<TensorPlace> read_tensor(JsonReader& reader, const Layout& layout) {
+Result<TensorPlace> read_placed_tensor(JsonReader& reader, const Layout& layout) {
   TensorPlace tensor;
   CKPT_CHECK(reader.begin_object());
   CKPT_TRY(tensor.name, reader.string_member("name"));
@@ -136,7 +136,7 @@ Result<ManifestShard> read_shard_of_version_1(JsonReader& reader, const Manifest
   CKPT_CHECK(read_members(reader, part));
   CKPT_CHECK(reader.array_member("tensors", [&]() -> Status {
     if (record.layout.tensors.size() == tensors_max) return reader.problem("too many tensors");
-    CKPT_TRY(auto tensor, read_tensor(reader, record.layout));
+    CKPT_TRY(auto tensor, read_placed_tensor(reader, record.layout));
     record.layout.tensors.push_back(std::move(tensor));
     return {};
   }));

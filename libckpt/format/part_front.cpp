@@ -14,10 +14,10 @@ namespace ckpt::format {
 
 namespace {
 
-constexpr std::string_view what = "part";
+constexpr std::string_view part_label = "part";
 
-Unexpected broken(std::string_view problem) {
-  return fail(Errc::corruption, fmt::format("{}: {}", what, problem));
+Unexpected broken_front(std::string_view problem) {
+  return fail(Errc::corruption, fmt::format("{}: {}", part_label, problem));
 }
 
 }  // namespace
@@ -76,17 +76,18 @@ std::vector<PackedFacts> read_facts(PlainReader& in, std::uint16_t version) {
 
 Status check_files(const PartFront& front) {
   const auto extents = member_extents(front.record);
-  if (front.files.size() != extents.size()) return broken("not one checksum per file");
+  if (front.files.size() != extents.size()) return broken_front("not one checksum per file");
   for (std::size_t index = 0; index < extents.size(); ++index) {
     const StoredFile& file = front.files[index];
     const PackedShape shape{extents[index], front.record.chunk_bytes};
     const bool has_its_size = file.table ? shape.is_possible(file.bytes, *file.table)
                                          : file.bytes == extents[index].bytes;
     if (!has_its_size)
-      return broken(fmt::format("{}: {} bytes are not those of its place", file.name, file.bytes));
+      return broken_front(
+          fmt::format("{}: {} bytes are not those of its place", file.name, file.bytes));
     const bool is_named = !file.archive.empty() && is_utf8(file.archive);
     if (file.kind == MemberKind::torch ? !is_named : !file.archive.empty())
-      return broken(fmt::format("{}: the name of its archive", file.name));
+      return broken_front(fmt::format("{}: the name of its archive", file.name));
   }
   return {};
 }
@@ -99,17 +100,17 @@ Status check_blocks(PartFront& front) {
     const bool is_possible = block.bytes <= part_block_bytes_max && block.tensors > 0 &&
                              block.tensors <= block.bytes / encoded_bytes_min<PartEntry>;
     if (!is_possible)
-      return broken(
+      return broken_front(
           fmt::format("block {}: {} bytes of {} tensors", index, block.bytes, block.tensors));
     if (index > 0 && block.first_name <= front.blocks[index - 1].first_name)
-      return broken(fmt::format("block {}: its name does not follow those before it", index));
+      return broken_front(fmt::format("block {}: its name does not follow those before it", index));
     block.offset = offset;
     offset += block.bytes;
     tensors += block.tensors;
   }
   if (tensors != front.tensors || tensors > tensors_max)
-    return broken(fmt::format("blocks of {} tensors, it says {}", tensors, front.tensors));
-  if (offset > part_bytes_max) return broken(fmt::format("{} bytes are too many", offset));
+    return broken_front(fmt::format("blocks of {} tensors, it says {}", tensors, front.tensors));
+  if (offset > part_bytes_max) return broken_front(fmt::format("{} bytes are too many", offset));
   return {};
 }
 
@@ -126,26 +127,26 @@ const PartBlock* PartFront::find(std::string_view name) const {
 
 Result<std::uint64_t> part_front_bytes(std::span<const std::byte> bytes) {
   CKPT_ASSERT(bytes.size() >= part_head_bytes);
-  Reader reader(bytes.first(part_head_bytes), what);
+  Reader reader(bytes.first(part_head_bytes), part_label);
   const std::uint16_t version = reader.u16();
   const std::uint16_t kind = reader.u16();
   const std::uint64_t front_bytes = reader.u32();
-  if (kind != static_cast<std::uint16_t>(RecordKind::shard_part)) return broken("it is none");
+  if (kind != static_cast<std::uint16_t>(RecordKind::shard_part)) return broken_front("it is none");
   if (version < version_of(RecordKind::shard_part) || version > part_version_packed)
     return fail(Errc::version_mismatch, fmt::format("{}: it has version {}, this program reads {}",
-                                                    what, version, part_version_packed));
+                                                    part_label, version, part_version_packed));
   if (front_bytes <= part_head_bytes || front_bytes > part_front_bytes_max)
-    return broken(fmt::format("a front of {} bytes", front_bytes));
+    return broken_front(fmt::format("a front of {} bytes", front_bytes));
   return front_bytes;
 }
 
 Result<PartFront> decode_part_front(std::span<const std::byte> bytes) {
   std::uint16_t version = 0;
-  CKPT_TRY(auto reader,
-           Reader::open_record(bytes, RecordKind::shard_part, what, part_version_packed, version));
+  CKPT_TRY(auto reader, Reader::open_record(bytes, RecordKind::shard_part, part_label,
+                                            part_version_packed, version));
   PartFront front;
   front.front_bytes = reader.u32();
-  if (front.front_bytes != bytes.size()) return broken("its front has another size");
+  if (front.front_bytes != bytes.size()) return broken_front("its front has another size");
   front.record = read_fields(reader);
   front.record_digest = reader.digest();
   PlainReader in(reader);
@@ -153,17 +154,17 @@ Result<PartFront> decode_part_front(std::span<const std::byte> bytes) {
   in.take(front.tensors);
   in.take(front.blocks);
   CKPT_CHECK(reader.finish());
-  if (!front.record.layout.tensors.empty()) return broken("tensors in its front");
+  if (!front.record.layout.tensors.empty()) return broken_front("tensors in its front");
   CKPT_CHECK(validate_frame(front.record));
   if (facts.size() != front.record.layout.members.size())
-    return broken("not one checksum per file");
+    return broken_front("not one checksum per file");
   for (std::size_t index = 0; index < facts.size(); ++index) {
     front.files.push_back(
         stored_file(front.record.layout.members[index], facts[index].file, facts[index].table));
   }
   const bool is_packed = std::ranges::any_of(front.files, is_packed_file);
   if (is_packed != (version == part_version_packed))
-    return broken(fmt::format("its version is {}, its files are of another", version));
+    return broken_front(fmt::format("its version is {}, its files are of another", version));
   CKPT_CHECK(check_files(front));
   CKPT_CHECK(check_blocks(front));
   return front;
@@ -233,8 +234,9 @@ std::vector<std::byte> encode_blocks(const Layout& layout, PartFront& front) {
 Result<std::vector<PartEntry>> decode_part_block(const PartFront& front, const PartBlock& block,
                                                  std::span<const std::byte> bytes) {
   if (bytes.size() != block.bytes || ckpt::digest_of(bytes) != block.digest)
-    return broken(fmt::format("the block from \"{}\" does not match its digest", block.first_name));
-  Reader reader(bytes, what);
+    return broken_front(
+        fmt::format("the block from \"{}\" does not match its digest", block.first_name));
+  Reader reader(bytes, part_label);
   PlainReader in(reader);
   std::vector<PartEntry> entries;
   for (std::uint32_t count = 0; count < block.tensors && reader.is_good(); ++count) {
@@ -247,7 +249,7 @@ Result<std::vector<PartEntry>> decode_part_block(const PartFront& front, const P
   CKPT_CHECK(reader.finish());
   for (const PartEntry& entry : entries) {
     if (entry.place >= front.tensors)
-      return broken(fmt::format("tensor \"{}\" has no place", entry.tensor.name));
+      return broken_front(fmt::format("tensor \"{}\" has no place", entry.tensor.name));
     CKPT_CHECK(validate_tensor(front.record.layout, entry.tensor));
   }
   return entries;

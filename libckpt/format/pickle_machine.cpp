@@ -11,20 +11,20 @@ namespace ckpt::format {
 
 namespace {
 
-constexpr std::string_view what = "pickle of tensors";
-constexpr std::size_t text_bytes_max = 1u << 20;
+constexpr std::string_view pickle_label = "pickle of tensors";
+constexpr std::size_t pickle_text_bytes_max = 1u << 20;
 constexpr std::size_t line_bytes_max = 1024;
 
 }  // namespace
 
-PickleMachine::PickleMachine(std::span<const std::byte> pickle) : reader_(pickle, what) {}
+PickleMachine::PickleMachine(std::span<const std::byte> pickle) : reader_(pickle, pickle_label) {}
 
 Unexpected PickleMachine::broken(std::string_view problem) {
-  return fail(Errc::corruption, fmt::format("{}: {}", what, problem));
+  return fail(Errc::corruption, fmt::format("{}: {}", pickle_label, problem));
 }
 
 Unexpected PickleMachine::refused(std::string_view problem) {
-  return fail(Errc::unsupported, fmt::format("{}: {}", what, problem));
+  return fail(Errc::unsupported, fmt::format("{}: {}", pickle_label, problem));
 }
 
 void PickleMachine::push(Value value) {
@@ -51,7 +51,7 @@ Result<std::vector<PickleMachine::Index>> PickleMachine::pop_to_mark() {
 }
 
 Status PickleMachine::push_text(std::uint64_t bytes) {
-  if (bytes > text_bytes_max) return broken("a text that is too long");
+  if (bytes > pickle_text_bytes_max) return broken("a text that is too long");
   const auto raw = reader_.raw(bytes);
   std::string text(reinterpret_cast<const char*>(raw.data()), raw.size());
   if (!is_utf8(text)) return broken("a text that is not UTF-8");

@@ -106,7 +106,7 @@ std::string offsets_json(const Layout& layout) {
   return out + "}";
 }
 
-void append_tensor(std::string& out, const TensorPlace& tensor, std::uint64_t data_offset) {
+void append_placed(std::string& out, const TensorPlace& tensor, std::uint64_t data_offset) {
   append_json(out, tensor.name);
   out += R"(:{"dtype":")";
   out += safetensors_name(tensor.dtype);
@@ -159,7 +159,7 @@ std::string header_json(const Layout& layout, const HeaderFacts& facts) {
   for (const auto& tensor : layout.tensors) {
     if (!is_in_header(tensor)) continue;
     out += ",";
-    append_tensor(out, tensor, data_offset);
+    append_placed(out, tensor, data_offset);
   }
   out += "}";
   return out;

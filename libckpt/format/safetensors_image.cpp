@@ -14,11 +14,11 @@ namespace ckpt::format {
 
 namespace {
 
-constexpr std::string_view what = "safetensors header";
+constexpr std::string_view header_label = "safetensors header";
 
-Unexpected broken(std::string_view name, std::string_view problem) {
+Unexpected broken_tensor(std::string_view name, std::string_view problem) {
   return fail(Errc::corruption,
-              fmt::format("{}: tensor \"{}\" {}", what, name.substr(0, 100), problem));
+              fmt::format("{}: tensor \"{}\" {}", header_label, name.substr(0, 100), problem));
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> read_metadata(JsonReader& reader) {
@@ -66,7 +66,7 @@ Result<Extent> read_offsets(JsonReader& reader) {
   return Extent{offsets[0], offsets[1] - offsets[0]};
 }
 
-Result<ImageTensor> read_tensor(JsonReader& reader, std::string name) {
+Result<ImageTensor> read_image_tensor(JsonReader& reader, std::string name) {
   ImageTensor tensor;
   tensor.name = std::move(name);
   if (tensor.name.size() > name_bytes_max) return reader.problem("a name that is too long");
@@ -82,8 +82,8 @@ Result<ImageTensor> read_tensor(JsonReader& reader, std::string name) {
       CKPT_TRY(const auto type, reader.string());
       const auto dtype = dtype_from_safetensors(type);
       if (!dtype)
-        return fail(Errc::unsupported, fmt::format("{}: tensor \"{}\" has the type \"{}\"", what,
-                                                   tensor.name, type.substr(0, 100)));
+        return fail(Errc::unsupported, fmt::format("{}: tensor \"{}\" has the type \"{}\"",
+                                                   header_label, tensor.name, type.substr(0, 100)));
       tensor.dtype = *dtype;
     } else if (key == "shape" && !std::exchange(has_shape, true)) {
       CKPT_TRY(tensor.shape, read_shape(reader));
@@ -94,7 +94,7 @@ Result<ImageTensor> read_tensor(JsonReader& reader, std::string name) {
     }
   }
   if (!has_dtype || !has_shape || !has_offsets)
-    return broken(tensor.name, "lacks its dtype, shape or data_offsets");
+    return broken_tensor(tensor.name, "lacks its dtype, shape or data_offsets");
   return tensor;
 }
 
@@ -108,7 +108,7 @@ Status check_names(const std::vector<ImageTensor>& tensors) {
       std::adjacent_find(order.begin(), order.end(), [&](std::uint32_t left, std::uint32_t right) {
         return tensors[left].name == tensors[right].name;
       });
-  if (repeated != order.end()) return broken(tensors[*repeated].name, "is there twice");
+  if (repeated != order.end()) return broken_tensor(tensors[*repeated].name, "is there twice");
   return {};
 }
 
@@ -121,15 +121,15 @@ Status check_cover(std::vector<ImageTensor>& tensors, std::uint64_t data_bytes) 
   std::uint64_t end = 0;
   for (const ImageTensor& tensor : tensors) {
     if (tensor.extent.offset != end)
-      return broken(tensor.name, "overlaps another or leaves a hole");
+      return broken_tensor(tensor.name, "overlaps another or leaves a hole");
     if (tensor_bytes(tensor.dtype, tensor.shape) != tensor.extent.bytes)
-      return broken(tensor.name, "has another size than its shape");
+      return broken_tensor(tensor.name, "has another size than its shape");
     end = tensor.extent.end();
-    if (end > data_bytes) return broken(tensor.name, "ends behind the end of the file");
+    if (end > data_bytes) return broken_tensor(tensor.name, "ends behind the end of the file");
   }
   if (end != data_bytes)
     return fail(Errc::corruption, fmt::format("{}: the tensors end at byte {} of {} of the data",
-                                              what, end, data_bytes));
+                                              header_label, end, data_bytes));
   return {};
 }
 
@@ -138,13 +138,13 @@ Status check_cover(std::vector<ImageTensor>& tensors, std::uint64_t data_bytes) 
 Result<std::uint64_t> safetensors_header_bytes(std::span<const std::byte> front,
                                                std::uint64_t file_bytes) {
   if (front.size() < safetensors_length_bytes || file_bytes < safetensors_length_bytes)
-    return fail(Errc::corruption, fmt::format("{}: the file is too short", what));
-  Reader reader(front.first(safetensors_length_bytes), what);
+    return fail(Errc::corruption, fmt::format("{}: the file is too short", header_label));
+  Reader reader(front.first(safetensors_length_bytes), header_label);
   const std::uint64_t json_bytes = reader.u64();
   if (json_bytes > safetensors_json_bytes_max || json_bytes > file_bytes - safetensors_length_bytes)
     return fail(Errc::corruption, fmt::format("{}: it claims {} bytes in a file of {}: this is no "
                                               "safetensors file, or a damaged one",
-                                              what, json_bytes, file_bytes));
+                                              header_label, json_bytes, file_bytes));
   return safetensors_length_bytes + json_bytes;
 }
 
@@ -153,12 +153,12 @@ Result<SafetensorsImage> parse_safetensors(std::span<const std::byte> front,
   SafetensorsImage image;
   CKPT_TRY(image.header_bytes, safetensors_header_bytes(front, file_bytes));
   if (front.size() < image.header_bytes)
-    return fail(Errc::corruption,
-                fmt::format("{}: only {} of {} bytes", what, front.size(), image.header_bytes));
+    return fail(Errc::corruption, fmt::format("{}: only {} of {} bytes", header_label, front.size(),
+                                              image.header_bytes));
   const auto json =
       front.subspan(safetensors_length_bytes, image.header_bytes - safetensors_length_bytes);
   const std::string_view text(reinterpret_cast<const char*>(json.data()), json.size());
-  JsonReader reader(text, what);
+  JsonReader reader(text, header_label);
   if (!text.starts_with('{')) return reader.problem("it does not start with '{'");
   CKPT_CHECK(reader.begin_object());
   bool has_metadata = false;
@@ -172,8 +172,9 @@ Result<SafetensorsImage> parse_safetensors(std::span<const std::byte> front,
       continue;
     }
     if (image.tensors.size() == tensors_max)
-      return fail(Errc::unsupported, fmt::format("{}: more than {} tensors", what, tensors_max));
-    CKPT_TRY(auto tensor, read_tensor(reader, std::move(key)));
+      return fail(Errc::unsupported,
+                  fmt::format("{}: more than {} tensors", header_label, tensors_max));
+    CKPT_TRY(auto tensor, read_image_tensor(reader, std::move(key)));
     image.tensors.push_back(std::move(tensor));
   }
   CKPT_CHECK(reader.finish());

@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view metadata_key = "__metadata__";
 constexpr std::uint64_t alignment = 8;  // The largest element has this size.
 
-Status check_name(const std::string& name) {
+Status check_plain_name(const std::string& name) {
   if (name.empty() || name == metadata_key || !is_utf8(name))
     return fail(Errc::invalid_argument,
                 fmt::format("\"{}\" cannot be a tensor's name in a safetensors file", name));
@@ -30,7 +30,7 @@ void append_member(std::string& out, std::string_view name) {
   out += ":";
 }
 
-void append_tensor(std::string& out, const PlainTensor& tensor, std::uint64_t offset) {
+void append_plain(std::string& out, const PlainTensor& tensor, std::uint64_t offset) {
   append_member(out, tensor.name);
   out += R"({"dtype":")";
   out += safetensors_name(tensor.dtype);
@@ -62,10 +62,10 @@ Result<std::vector<std::byte>> plain_header(
   std::set<std::string_view> names;
   std::uint64_t offset = 0;
   for (const PlainTensor& tensor : tensors) {
-    CKPT_CHECK(check_name(tensor.name));
+    CKPT_CHECK(check_plain_name(tensor.name));
     if (!names.insert(tensor.name).second)
       return fail(Errc::invalid_argument, fmt::format("\"{}\" is there twice", tensor.name));
-    append_tensor(json, tensor, offset);
+    append_plain(json, tensor, offset);
     offset += tensor.bytes;
   }
   json += "}";

@@ -12,7 +12,7 @@ namespace ckpt::format {
 
 namespace {
 
-Unexpected broken(std::string_view problem) {
+Unexpected broken_part(std::string_view problem) {
   return fail(Errc::corruption, fmt::format("part: {}", problem));
 }
 
@@ -26,7 +26,7 @@ Result<std::vector<TensorPlace>> read_tensors(const PartFront& front,
              decode_part_block(front, block, bytes.subspan(block.offset, block.bytes)));
     for (PartEntry& entry : entries) {
       if (is_there[entry.place])
-        return broken(fmt::format("tensor \"{}\" has no place of its own", entry.tensor.name));
+        return broken_part(fmt::format("tensor \"{}\" has no place of its own", entry.tensor.name));
       is_there[entry.place] = true;
       tensors[entry.place] = std::move(entry.tensor);
     }
@@ -74,26 +74,28 @@ std::vector<std::byte> encode(const ShardPart& part) {
 
 Result<ShardPart> decode_shard_part(std::span<const std::byte> bytes, const PartSeal& seal) {
   if (bytes.size() != seal.bytes || seal.front_bytes > seal.bytes)
-    return broken(fmt::format("it has {} bytes, its manifest says {}", bytes.size(), seal.bytes));
+    return broken_part(
+        fmt::format("it has {} bytes, its manifest says {}", bytes.size(), seal.bytes));
   const auto front_bytes = bytes.first(seal.front_bytes);
   if (ckpt::digest_of(front_bytes) != seal.front_digest)
-    return broken("its bytes do not match its digest");
+    return broken_part("its bytes do not match its digest");
   CKPT_TRY(PartFront front, decode_part_front(front_bytes));
-  if (front.part_bytes() != bytes.size()) return broken("it does not end with its last block");
+  if (front.part_bytes() != bytes.size()) return broken_part("it does not end with its last block");
   CKPT_TRY(auto tensors, read_tensors(front, bytes));
   ShardPart part;
   part.record = std::move(front.record);
   part.record.layout.tensors = std::move(tensors);
   CKPT_CHECK(validate(part.record.layout));
   if (digest_of(part.record) != front.record_digest)
-    return broken("its record does not match its digest");
+    return broken_part("its record does not match its digest");
   for (const StoredFile& file : front.files) {
     part.member_crcs.push_back(file.crc);
     part.packed.emplace_back();
     if (file.table) part.packed.back() = PackedFile{file.bytes, *file.table};
   }
   if (std::ranges::none_of(part.packed, &std::optional<PackedFile>::has_value)) part.packed.clear();
-  if (files_of(part) != front.files) return broken("an archive with another name than its entries");
+  if (files_of(part) != front.files)
+    return broken_part("an archive with another name than its entries");
   return part;
 }
 

@@ -16,19 +16,20 @@ namespace ckpt::format {
 
 namespace {
 
-constexpr std::string_view what = "shard record";
+constexpr std::string_view record_label = "shard record";
 
-Unexpected broken(std::string_view problem) {
-  return fail(Errc::corruption, fmt::format("{}: {}", what, problem));
+Unexpected broken_record(std::string_view problem) {
+  return fail(Errc::corruption, fmt::format("{}: {}", record_label, problem));
 }
 
 Status check_blobs(const ShardRecord& record) {
-  if (record.blobs.size() != record.blob_names.size()) return broken("blobs without names");
-  if (record.blobs.size() > blobs_max) return broken("too many blobs");
-  if (record.blob_bytes > record.layout.blob_capacity) return broken("blobs above their capacity");
+  if (record.blobs.size() != record.blob_names.size()) return broken_record("blobs without names");
+  if (record.blobs.size() > blobs_max) return broken_record("too many blobs");
+  if (record.blob_bytes > record.layout.blob_capacity)
+    return broken_record("blobs above their capacity");
   const auto member = blob_member(record.layout);
   if (!member) {
-    if (!record.blobs.empty()) return broken("blobs without a place");
+    if (!record.blobs.empty()) return broken_record("blobs without a place");
     return {};
   }
   const std::uint64_t start = record.layout.members[*member].extent.offset;
@@ -38,11 +39,12 @@ Status check_blobs(const ShardRecord& record) {
   for (std::size_t index = 0; index < record.blobs.size(); ++index) {
     const std::string& name = record.blob_names[index];
     if (name.empty() || name.size() > name_bytes_max || !is_utf8(name))
-      return broken("a blob's name is not allowed");
-    if (!names.insert(name).second) return broken(fmt::format("two blobs named \"{}\"", name));
+      return broken_record("a blob's name is not allowed");
+    if (!names.insert(name).second)
+      return broken_record(fmt::format("two blobs named \"{}\"", name));
     const Extent& blob = record.blobs[index];
     if (blob.offset < end || blob.offset > limit || blob.bytes > limit - blob.offset)
-      return broken(fmt::format("blob \"{}\" lies outside its file or over another", name));
+      return broken_record(fmt::format("blob \"{}\" lies outside its file or over another", name));
     end = blob.end();
   }
   return {};
@@ -51,11 +53,12 @@ Status check_blobs(const ShardRecord& record) {
 Status check_chunks(const ShardRecord& record) {
   if (record.bytes < covered_bytes(record.layout, record.blob_bytes) ||
       record.bytes > record.layout.slot_bytes || record.bytes % page_bytes != 0)
-    return broken(fmt::format("{} bytes are not what its layout covers", record.bytes));
+    return broken_record(fmt::format("{} bytes are not what its layout covers", record.bytes));
   if (!std::has_single_bit(record.chunk_bytes) || record.chunk_bytes < page_bytes)
-    return broken(fmt::format("chunks of {} bytes", record.chunk_bytes));
+    return broken_record(fmt::format("chunks of {} bytes", record.chunk_bytes));
   if (record.chunk_crcs.size() != div_ceil(record.bytes, record.chunk_bytes))
-    return broken(fmt::format("{} checksums for {} bytes", record.chunk_crcs.size(), record.bytes));
+    return broken_record(
+        fmt::format("{} checksums for {} bytes", record.chunk_crcs.size(), record.bytes));
   return {};
 }
 
@@ -73,13 +76,15 @@ Status validate(const ShardRecord& record) {
 }
 
 Status validate_frame(const ShardRecord& record) {
-  if (record.job.size() > job_bytes_max || !is_utf8(record.job)) return broken("no job name");
+  if (record.job.size() > job_bytes_max || !is_utf8(record.job))
+    return broken_record("no job name");
   if (record.id.rank >= record.world_size)
-    return broken(fmt::format("rank {} of {}", record.id.rank, record.world_size));
+    return broken_record(fmt::format("rank {} of {}", record.id.rank, record.world_size));
   CKPT_CHECK(validate_members(record.layout));
   for (const Member& member : record.layout.members)
     if (!is_member_name(member.file_name, record.id.rank))
-      return broken(fmt::format("{} is no file of rank {}", member.file_name, record.id.rank));
+      return broken_record(
+          fmt::format("{} is no file of rank {}", member.file_name, record.id.rank));
   CKPT_CHECK(check_blobs(record));
   return check_chunks(record);
 }
@@ -123,7 +128,7 @@ class RecordWriter : public FieldWriter<Self> {
   }
 };
 
-class Encoder : public RecordWriter<Encoder> {
+class RecordEncoder : public RecordWriter<RecordEncoder> {
  public:
   using RecordWriter::RecordWriter;
 };
@@ -144,7 +149,7 @@ class EncoderOfVersion1 : public RecordWriter<EncoderOfVersion1> {
   }
 };
 
-class Decoder : public FieldReader<Decoder> {
+class RecordDecoder : public FieldReader<RecordDecoder> {
  public:
   using FieldReader::FieldReader;
   using FieldReader::take;
@@ -161,7 +166,7 @@ class Decoder : public FieldReader<Decoder> {
 }  // namespace
 
 std::vector<std::byte> encode(const ShardRecord& record) {
-  return Encoder::encode(record, RecordKind::shard_record);
+  return RecordEncoder::encode(record, RecordKind::shard_record);
 }
 
 Digest digest_of_version_1(const ShardRecord& record) {
@@ -169,18 +174,19 @@ Digest digest_of_version_1(const ShardRecord& record) {
 }
 
 Result<ShardRecord> decode_shard_record(std::span<const std::byte> bytes) {
-  CKPT_TRY(auto record, Decoder::decode<ShardRecord>(bytes, RecordKind::shard_record, what));
+  CKPT_TRY(auto record,
+           RecordDecoder::decode<ShardRecord>(bytes, RecordKind::shard_record, record_label));
   CKPT_CHECK(validate(record));
   return record;
 }
 
 void write_fields(Writer& writer, const ShardRecord& record) {
-  Encoder(writer).put(record);
+  RecordEncoder(writer).put(record);
 }
 
 ShardRecord read_fields(Reader& reader) {
   ShardRecord record;
-  Decoder(reader).take(record);
+  RecordDecoder(reader).take(record);
   return record;
 }
 

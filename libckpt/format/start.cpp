@@ -3,6 +3,7 @@
 #include <map>
 
 #include "base/assert.hpp"
+#include "format/agreement_limits.hpp"
 #include "format/field_codec.hpp"
 
 namespace ckpt::format {
@@ -10,8 +11,6 @@ namespace ckpt::format {
 namespace {
 
 constexpr std::size_t count_bytes = 4;
-constexpr std::size_t node_name_bytes_max = 256;
-constexpr std::size_t text_bytes_max = 64 * 1024;
 
 }  // namespace
 
@@ -25,7 +24,7 @@ namespace {
 
 using Holders = std::vector<std::vector<std::string>>;
 
-class Encoder : public FieldWriter<Encoder> {
+class StartEncoder : public FieldWriter<StartEncoder> {
  public:
   using FieldWriter::FieldWriter;
   using FieldWriter::put;
@@ -50,7 +49,7 @@ class Encoder : public FieldWriter<Encoder> {
   }
 };
 
-class Decoder : public FieldReader<Decoder> {
+class StartDecoder : public FieldReader<StartDecoder> {
  public:
   using FieldReader::FieldReader;
   using FieldReader::take;
@@ -93,11 +92,11 @@ StartOutcome StartOutcome::failed(Errc error) {
 }
 
 std::vector<std::byte> encode(const Start& start) {
-  return Encoder::encode(start, RecordKind::start);
+  return StartEncoder::encode(start, RecordKind::start);
 }
 
 Result<Start> decode_start(std::span<const std::byte> bytes) {
-  return Decoder::decode<Start>(bytes, RecordKind::start, "start");
+  return StartDecoder::decode<Start>(bytes, RecordKind::start, "start");
 }
 
 struct SharedStart::Content {

@@ -16,6 +16,7 @@
 #include "base/units.hpp"
 #include "format/archive_file.hpp"
 #include "format/codec.hpp"
+#include "format/zip_fields.hpp"
 
 namespace ckpt::format {
 
@@ -25,13 +26,9 @@ constexpr std::string_view folder = "archive/";  // torch wants one folder for a
 constexpr std::size_t entries_max = 1'000'000;
 constexpr std::size_t entry_name_bytes_max = 1024;
 constexpr std::uint64_t local_header_bytes = 30;
-constexpr std::uint64_t directory_record_bytes = 46;
-constexpr std::uint64_t end_bytes = 22;
 constexpr std::uint64_t zip64_end_bytes = 56 + 20;  // The record and its locator.
 constexpr std::uint64_t extra_head_bytes = 4;
 constexpr std::uint64_t small_alignment = 64;
-constexpr std::uint32_t in_zip64 = UINT32_MAX;  // "See the zip64 extra."
-constexpr std::uint16_t zip64_extra = 1;
 constexpr std::uint16_t padding_extra = 0x4246;  // "FB", the id that torch uses.
 constexpr std::uint16_t version_plain = 20;
 constexpr std::uint16_t version_zip64 = 45;
@@ -69,7 +66,7 @@ struct Entry {
 };
 
 // Places entries one after the other; returns where the directory begins.
-std::uint64_t place(std::span<Entry> entries) {
+std::uint64_t lay_out(std::span<Entry> entries) {
   std::uint64_t offset = 0;
   for (Entry& entry : entries) {
     entry.header = offset;
@@ -87,14 +84,14 @@ bool needs_zip64_end(std::size_t count, std::uint64_t directory, std::uint64_t d
 std::uint64_t directory_bytes(std::span<const Entry> entries) {
   std::uint64_t bytes = 0;
   for (const Entry& entry : entries)
-    bytes += directory_record_bytes + entry.name_bytes() + entry.directory_zip64_bytes();
+    bytes += zip_directory_record_bytes + entry.name_bytes() + entry.directory_zip64_bytes();
   return bytes;
 }
 
 std::uint64_t archive_bytes(std::span<const Entry> entries, std::uint64_t directory) {
   const std::uint64_t bytes = directory_bytes(entries);
   const bool is_zip64 = needs_zip64_end(entries.size(), directory, bytes);
-  return directory + bytes + (is_zip64 ? zip64_end_bytes : 0) + end_bytes;
+  return directory + bytes + (is_zip64 ? zip64_end_bytes : 0) + zip_end_bytes;
 }
 
 void write_name(Writer& writer, const Entry& entry) {
@@ -180,7 +177,7 @@ void write_zip64_end(Writer& writer, std::uint64_t count, const Extent& director
 std::vector<std::byte> directory_of(std::span<const Entry> entries, std::uint64_t begin) {
   const Extent directory{begin, directory_bytes(entries)};
   Writer writer;
-  writer.reserve(directory.bytes + zip64_end_bytes + end_bytes);
+  writer.reserve(directory.bytes + zip64_end_bytes + zip_end_bytes);
   for (const Entry& entry : entries) write_record(writer, entry);
   if (needs_zip64_end(entries.size(), directory.offset, directory.bytes))
     write_zip64_end(writer, entries.size(), directory);
@@ -202,7 +199,7 @@ void copy_to(std::span<std::byte> target, std::uint64_t offset, std::span<const 
 }
 
 void finish(std::span<std::byte> archive, std::span<Entry> entries) {
-  const std::uint64_t directory = place(entries);
+  const std::uint64_t directory = lay_out(entries);
   for (Entry& entry : entries) {
     CKPT_ASSERT(entry.data + entry.bytes <= archive.size());
     entry.crc = crc32(archive.subspan(entry.data, entry.bytes));
@@ -225,7 +222,7 @@ Status check_count(std::size_t count) {
               fmt::format("an archive of {} entries, where {} are the most", count, entries_max));
 }
 
-Status check_name(std::string_view name) {
+Status check_entry_name(std::string_view name) {
   if (!name.empty() && name.size() <= entry_name_bytes_max) return {};
   return fail(Errc::invalid_argument, fmt::format("archive entry \"{}\": its name is 1 to {} bytes",
                                                   name.substr(0, 100), entry_name_bytes_max));
@@ -242,10 +239,10 @@ Result<std::uint64_t> place_entries(std::span<FileEntry> entries) {
   CKPT_CHECK(check_count(entries.size()));
   std::vector<Entry> placed;
   for (const FileEntry& entry : entries) {
-    CKPT_CHECK(check_name(entry.name));
+    CKPT_CHECK(check_entry_name(entry.name));
     placed.push_back(entry_of(entry));
   }
-  const std::uint64_t directory = place(placed);
+  const std::uint64_t directory = lay_out(placed);
   for (std::size_t i = 0; i < placed.size(); ++i) {
     entries[i].header = placed[i].header;
     entries[i].data = placed[i].data;
@@ -268,10 +265,10 @@ Result<std::uint64_t> place_archive(std::span<TensorPlace> entries, std::uint64_
   std::vector<Entry> placed;
   for (const TensorPlace& entry : entries) {
     const std::string_view name = entry_name(entry);
-    CKPT_CHECK(check_name(name));
+    CKPT_CHECK(check_entry_name(name));
     placed.push_back({name, 0, 0, entry.extent.bytes, 0});
   }
-  const std::uint64_t directory = place(placed);
+  const std::uint64_t directory = lay_out(placed);
   for (std::size_t i = 0; i < placed.size(); ++i) entries[i].extent.offset = begin + placed[i].data;
   return archive_bytes(placed, directory);
 }

@@ -41,7 +41,7 @@ std::vector<std::uint64_t> row_major_strides(std::span<const std::uint64_t> shap
 }
 
 // (storage, offset, shape, strides, requires_grad, hooks[, type]), given to the function.
-void put_tensor(PickleWriter& pickle, const PickledTensor& tensor) {
+void put_pickled(PickleWriter& pickle, const PickledTensor& tensor) {
   CKPT_ASSERT(tensor.offset == 0);
   const std::string_view type = name_in(torch_storages, tensor.dtype);
   const std::vector<std::uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
@@ -68,7 +68,7 @@ std::string_view torch_dtype_name(DType dtype) {
 
 std::vector<std::byte> write_torch_tensor(const PickledTensor& tensor) {
   PickleWriter pickle;
-  put_tensor(pickle, tensor);
+  put_pickled(pickle, tensor);
   return pickle.take();
 }
 
@@ -78,7 +78,7 @@ std::vector<std::byte> write_torch_pickle(std::span<const PickledTensor> tensors
   pickle.mark();
   for (const PickledTensor& tensor : tensors) {
     pickle.text(tensor.name);
-    put_tensor(pickle, tensor);
+    put_pickled(pickle, tensor);
   }
   pickle.op('u');
   return pickle.take();

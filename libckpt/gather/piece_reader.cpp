@@ -33,7 +33,7 @@ struct Shard {
 };
 
 // Lives in the frame that waits for all its workers.
-struct Reading {
+struct PieceReading {
   ShardSource& source;
   ReaderRank reader;
   Wants wants;
@@ -46,7 +46,7 @@ struct Reading {
   bool is_counted = true;  // False: what comes is read again.
 };
 
-Task<void> look_at(Reading& reading, std::size_t rank) {
+Task<void> look_at(PieceReading& reading, std::size_t rank) {
   Shard& shard = reading.shards[rank];
   shard.rank = static_cast<std::uint32_t>(rank);
   std::vector<std::string> names = reading.names;
@@ -69,7 +69,7 @@ Several whole_in_several(std::span<const Shard> shards) {
   return several;
 }
 
-Status check_readable(const Reading& reading, const Several& several) {
+Status check_readable(const PieceReading& reading, const Several& several) {
   const std::size_t saved_by = reading.shards.size();
   if (several.empty() || reading.reader.world_size == saved_by) return {};
   const auto& [name, ranks] = *several.begin();
@@ -81,7 +81,7 @@ Status check_readable(const Reading& reading, const Several& several) {
 }
 
 // One memory here cannot hold two different tensors.
-Status check_shared(const Reading& reading) {
+Status check_shared(const PieceReading& reading) {
   std::map<std::string_view, std::string_view> wanted;  // By each other name.
   for (const WantedPiece& each : reading.wants.pieces)
     for (const std::string& name : each.also) wanted.emplace(name, each.want.name);
@@ -104,7 +104,7 @@ Status check_shared(const Reading& reading) {
   return {};
 }
 
-Result<plan::PieceIndex> index_of(const Reading& reading) {
+Result<plan::PieceIndex> index_of(const PieceReading& reading) {
   const Several several = whole_in_several(reading.shards);
   CKPT_CHECK(check_readable(reading, several));
   plan::PieceIndex index;
@@ -138,7 +138,7 @@ std::string text_of(std::span<const plan::Gap> gaps, std::span<const plan::Want>
   return text;
 }
 
-Status make_plan(Reading& reading) {
+Status make_plan(PieceReading& reading) {
   CKPT_CHECK(check_shared(reading));
   CKPT_TRY(const plan::PieceIndex index, index_of(reading));
   const std::vector<plan::Holder> holders(reading.shards.size());
@@ -159,7 +159,7 @@ Status make_plan(Reading& reading) {
 }
 
 // Gives each shard the reasons to read some of its Chunks.
-void divide_work(Reading& reading) {
+void divide_work(PieceReading& reading) {
   const bool keeps_checksums = reading.take_checksums != nullptr;
   for (Shard& shard : reading.shards)
     shard.places.emplace(shard.found.record,
@@ -171,7 +171,7 @@ void divide_work(Reading& reading) {
   for (Shard& shard : reading.shards) shard.unread = shard.places->chunks();
 }
 
-Task<void> read_shard_of(Reading& reading, std::size_t rank) {
+Task<void> read_shard_of(PieceReading& reading, std::size_t rank) {
   Shard& shard = reading.shards[rank];
   if (shard.unread.empty()) co_return Status();
   ShardPlaces& places = *shard.places;
@@ -192,7 +192,7 @@ Task<void> read_shard_of(Reading& reading, std::size_t rank) {
 }
 
 // `reading` lives until the Task ends.
-Task<void> read_unread(Reading& reading) {
+Task<void> read_unread(PieceReading& reading) {
   std::function<Task<void>(std::size_t)> read_from = [&](std::size_t rank) {
     return read_shard_of(reading, rank);
   };
@@ -207,7 +207,7 @@ struct ChunkOfShard {
 };
 
 // Sorts it among the unread ones if it does not lie there any more.
-Task<void> check_chunk(Reading& reading, ChunkOfShard it) {
+Task<void> check_chunk(PieceReading& reading, ChunkOfShard it) {
   Shard& shard = reading.shards[it.rank];
   bool holds = false;
   std::function<void()> look = [&] { holds = shard.places->holds(it.chunk); };
@@ -218,7 +218,7 @@ Task<void> check_chunk(Reading& reading, ChunkOfShard it) {
 }
 
 // Finds the Chunks that have to come again.
-Task<void> check_all(Reading& reading) {
+Task<void> check_all(PieceReading& reading) {
   std::vector<ChunkOfShard> all;
   for (std::size_t rank = 0; rank < reading.shards.size(); ++rank) {
     CKPT_ASSERT(reading.shards[rank].unread.empty());
@@ -234,7 +234,7 @@ Task<void> check_all(Reading& reading) {
 }
 
 // "chunk 3 of rank 1 (tensor "w"), and 2 more"; empty: all lie there as they came.
-std::string name_of_changed(const Reading& reading) {
+std::string name_of_changed(const PieceReading& reading) {
   std::string first;
   std::size_t more = 0;
   for (const Shard& shard : reading.shards) {
@@ -251,7 +251,7 @@ std::string name_of_changed(const Reading& reading) {
 }
 
 // `reading` lives until the Task ends.
-Task<void> look_and_plan(Reading& reading) {
+Task<void> look_and_plan(PieceReading& reading) {
   for (const WantedPiece& wanted : reading.wants.pieces) {
     reading.names.push_back(wanted.want.name);
     reading.names.insert(reading.names.end(), wanted.also.begin(), wanted.also.end());
@@ -274,14 +274,14 @@ Task<void> look_and_plan(Reading& reading) {
 }  // namespace
 
 Task<void> check_pieces(ShardSource& source, ReaderRank reader, std::vector<WantedPiece> pieces) {
-  Reading reading{source, reader, Wants{std::move(pieces), {}}, {}, {}};
+  PieceReading reading{source, reader, Wants{std::move(pieces), {}}, {}, {}};
   auto planned = co_await look_and_plan(reading);
   co_return planned;
 }
 
 Task<void> read_pieces(ShardSource& source, ReaderRank reader, Wants wants,
                        storage::TransferHooks hooks) {
-  Reading reading{source, reader, std::move(wants), std::move(hooks), {}};
+  PieceReading reading{source, reader, std::move(wants), std::move(hooks), {}};
   CKPT_CO_CHECK(co_await look_and_plan(reading));
   divide_work(reading);
   auto read = co_await read_unread(reading);
@@ -291,7 +291,8 @@ Task<void> read_pieces(ShardSource& source, ReaderRank reader, Wants wants,
 Task<void> read_pieces(ShardSource& source, ReaderRank reader, Wants wants,
                        storage::TransferHooks hooks, TakeChecksums take_checksums) {
   CKPT_ASSERT(take_checksums != nullptr);
-  Reading reading{source, reader, std::move(wants), std::move(hooks), std::move(take_checksums)};
+  PieceReading reading{source, reader, std::move(wants), std::move(hooks),
+                       std::move(take_checksums)};
   CKPT_CO_CHECK(co_await look_and_plan(reading));
   divide_work(reading);
   std::string changed;

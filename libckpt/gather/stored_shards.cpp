@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t chunks_in_flight = 4;  // For each shard.
 
 // One read of some Chunks. Lives until all of them are read.
-struct Reading {
+struct ShardReading {
   storage::ShardCopies& files;
   const ChunkSink& sink;
   const storage::TransferHooks& hooks;
@@ -30,7 +30,7 @@ std::span<std::byte> place_of(const ChunkSink& sink, std::size_t index) {
   return address % page_bytes == 0 ? places.front() : std::span<std::byte>();
 }
 
-Task<void> read_one(Reading& reading, std::size_t index) {
+Task<void> read_one(ShardReading& reading, std::size_t index) {
   if (const auto place = place_of(reading.sink, index); !place.empty()) {
     CKPT_CO_CHECK(co_await reading.files.read_chunk(index, place, reading.hooks));
     reading.sink.take(index, {});
@@ -94,7 +94,7 @@ Task<void> read_stored_chunks(os::FileSystem& file_system, std::vector<storage::
                               std::vector<std::size_t> chunks, ChunkSink sink,
                               const storage::TransferHooks& hooks) {
   CKPT_CO_TRY(const auto files, co_await storage::ShardCopies::open(file_system, stored, record));
-  Reading reading{*files, sink, hooks, {}};
+  ShardReading reading{*files, sink, hooks, {}};
   std::function<Task<void>(std::size_t)> work = [&](std::size_t place) {
     return read_one(reading, chunks[place]);
   };

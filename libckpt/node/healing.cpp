@@ -20,7 +20,7 @@ namespace {
 
 // A restore that met the damage brings the bytes by itself.
 constexpr Duration heal_after = std::chrono::seconds(2);
-constexpr Duration retry_after = std::chrono::seconds(10);
+constexpr Duration heal_again_after = std::chrono::seconds(10);
 constexpr std::uint32_t tries_max = 6;
 constexpr Duration slot_wait_max = std::chrono::seconds(30);  // Until memory is made.
 
@@ -154,7 +154,7 @@ asio::awaitable<void> Healing::run(Source source) {
     if (!waited) break;
     co_await heal_copies(source);
     if (source == Source::storage) co_await heal_files();
-    pause = retry_after;
+    pause = heal_again_after;
   }
   (source == Source::peers ? uses_memory_ : uses_storage_) = false;
 }

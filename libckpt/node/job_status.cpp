@@ -206,7 +206,7 @@ json ranks_status(const Ranks& ranks) {
   return list;
 }
 
-json ranks_missing(const agree::ClusterView& view) {
+json missing_ranks_json(const agree::ClusterView& view) {
   std::set<std::uint32_t> present;
   for (const format::NodeReport& node : view.reports) {
     for (const format::RankReport& rank : node.ranks) present.insert(rank.rank);
@@ -371,7 +371,7 @@ json Job::status() const {
   status["ranks_missing"] = json::array();
   // Only the coordinator has everybody's report.
   if (peers_.is_coordinator()) {
-    status["ranks_missing"] = ranks_missing(seen);
+    status["ranks_missing"] = missing_ranks_json(seen);
     const Step newest = newest_step(seen);
     // While the other steps on storage are not known, damage says too little of what is left.
     const bool is_damaged =

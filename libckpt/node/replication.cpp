@@ -17,7 +17,7 @@ using arena::Slot;
 
 namespace {
 
-constexpr Duration retry_after = std::chrono::milliseconds(50);
+constexpr Duration send_again_after = std::chrono::milliseconds(50);
 constexpr Duration retry_after_max = std::chrono::seconds(2);
 // The network may give a single connection a part of the bandwidth only. Shards are not divided, so
 // a second lane serves nodes with several ranks.
@@ -177,7 +177,7 @@ bool Replication::is_target(const std::string& node) const {
 asio::awaitable<void> Replication::feed(Lane lane) {
   const std::shared_ptr<void> held = life_.hold();
   Clock& clock = facts_.clock();
-  Duration backoff = retry_after;
+  Duration backoff = send_again_after;
   LogLimit complaint(30.0);
   while (!is_stopping_ && is_target(lane.target)) {
     std::shared_ptr<Slot> slot = peers_.is_live(lane.target) ? next_for(lane.target) : nullptr;
@@ -195,7 +195,7 @@ asio::awaitable<void> Replication::feed(Lane lane) {
     if (is_stopping_) break;
     if (sent) {
       owed_.paid(lane);
-      backoff = retry_after;
+      backoff = send_again_after;
       life_.touch();
       continue;
     }

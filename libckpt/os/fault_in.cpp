@@ -5,14 +5,11 @@
 #include <cstdint>
 
 #include "base/units.hpp"
+#include "os/populate_advice.hpp"
 
 namespace ckpt::os {
 
 namespace {
-
-#ifndef MADV_POPULATE_WRITE
-constexpr int MADV_POPULATE_WRITE = 23;  // From Linux 5.14; older headers lack it.
-#endif
 
 // Two system calls cost about as much as the faults of a few pages.
 constexpr std::size_t worthwhile_bytes = 64 * KiB;

@@ -23,16 +23,16 @@ constexpr int backlog = 64;  // Ranks of one node that may connect at one instan
 constexpr std::chrono::milliseconds retry_pause(5);
 
 // A socket's address through its open directory, so that long paths work too.
-struct Place {
+struct SocketPlace {
   Fd directory;
   std::string path;
   std::string name;
 };
 
-Result<Place> open_place(const std::string& path) {
+Result<SocketPlace> open_place(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash);
-  Place place;
+  SocketPlace place;
   place.path = path;
   place.name = slash == std::string::npos ? path : path.substr(slash + 1);
   place.directory = Fd(::open(directory.empty() ? "/" : directory.c_str(),
@@ -47,7 +47,7 @@ Result<Place> open_place(const std::string& path) {
 }
 
 // Anyone who may write to the directory could replace our socket with his own.
-Status check_ours_alone(const Place& place) {
+Status check_ours_alone(const SocketPlace& place) {
   struct stat status{};
   if (::fstat(place.directory.number(), &status) != 0) {
     return fail_system("look at the directory of " + place.path);
@@ -66,7 +66,7 @@ Status check_ours_alone(const Place& place) {
   return {};
 }
 
-Result<sockaddr_un> address_of(const Place& place) {
+Result<sockaddr_un> address_of(const SocketPlace& place) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::string path = place.path;
@@ -91,7 +91,7 @@ const sockaddr* generic(const sockaddr_un& address) {
 }
 
 // Succeeds if nothing remains at that place. Removes only a socket without a listener.
-Status remove_stale(const Place& place, const sockaddr_un& address) {
+Status remove_stale(const SocketPlace& place, const sockaddr_un& address) {
   struct stat status{};
   if (::fstatat(place.directory.number(), place.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
     if (errno == ENOENT) return {};
@@ -118,7 +118,7 @@ Status remove_stale(const Place& place, const sockaddr_un& address) {
 
 class LocalListener::State {
  public:
-  State(Clock& clock, std::shared_ptr<Readiness> socket, Place place)
+  State(Clock& clock, std::shared_ptr<Readiness> socket, SocketPlace place)
       : clock_(clock), socket_(std::move(socket)), place_(std::move(place)) {
     is_ours_ =
         ::fstatat(place_.directory.number(), place_.name.c_str(), &made_, AT_SYMLINK_NOFOLLOW) == 0;
@@ -149,7 +149,7 @@ class LocalListener::State {
  private:
   Clock& clock_;
   std::shared_ptr<Readiness> socket_;
-  Place place_;
+  SocketPlace place_;
   struct stat made_{};
   bool is_ours_ = false;
 };
@@ -179,7 +179,7 @@ Task<LocalConnection> LocalListener::State::accept(std::shared_ptr<State> self, 
 
 Result<LocalListener> LocalListener::open(const asio::any_io_executor& executor, Clock& clock,
                                           const std::string& path) {
-  CKPT_TRY(Place place, open_place(path));
+  CKPT_TRY(SocketPlace place, open_place(path));
   CKPT_CHECK(check_ours_alone(place));
   CKPT_TRY(const sockaddr_un address, address_of(place));
   CKPT_CHECK(remove_stale(place, address));
@@ -220,7 +220,7 @@ void LocalListener::close() {
 
 Task<LocalConnection> connect_local(Clock& clock, std::string path, Time deadline) {
   const asio::any_io_executor executor = co_await asio::this_coro::executor;
-  CKPT_CO_TRY(const Place place, open_place(path));
+  CKPT_CO_TRY(const SocketPlace place, open_place(path));
   CKPT_CO_TRY(const sockaddr_un address, address_of(place));
   CKPT_CO_TRY(Fd socket, open_socket(path));
   while (::connect(socket.number(), generic(address), sizeof address) != 0) {

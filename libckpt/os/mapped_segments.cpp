@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/assert.hpp"
+#include "os/populate_advice.hpp"
 #include "os/thread_settings.hpp"
 
 namespace ckpt::os {
@@ -21,12 +22,6 @@ namespace {
 constexpr std::uint64_t huge_page_bytes = 2 * MiB;
 constexpr std::uint64_t prefault_slice_bytes = 64 * MiB;  // Short enough to share out evenly.
 constexpr int prefault_threads_max = 64;
-
-// Values from Linux 5.14, for older headers.
-#ifndef MADV_POPULATE_READ
-constexpr int MADV_POPULATE_READ = 22;
-constexpr int MADV_POPULATE_WRITE = 23;
-#endif
 
 std::uint64_t sum_of(const std::vector<Segment>& segments) {
   return std::accumulate(

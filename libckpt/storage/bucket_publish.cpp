@@ -23,21 +23,13 @@
 #include "storage/bucket_removal.hpp"
 #include "storage/catalog.hpp"
 #include "storage/event_log.hpp"
+#include "storage/text_bytes.hpp"
 
 namespace ckpt::storage {
 
 namespace {
 
 using format::Manifest;
-
-std::vector<std::byte> bytes_of_text(std::string_view text) {
-  const auto bytes = std::as_bytes(std::span(text));
-  return std::vector<std::byte>(bytes.begin(), bytes.end());
-}
-
-std::string label(const PublishOrder& order) {
-  return fmt::format("publish step {}", number(order.at.step));
-}
 
 // The manifest that a step has by now.
 struct Standing {
@@ -81,18 +73,18 @@ bool is_same_attempt(const Manifest& left, const Manifest& right) {
 // Step 1.
 Status check_standing(const PublishOrder& order, const Manifest& ours, const Manifest& standing) {
   if (standing.run != ours.run) {
-    return fail(Errc::invalid_argument,
-                fmt::format("{}: a step of job {} is in its place", label(order), standing.job));
+    return fail(Errc::invalid_argument, fmt::format("{}: a step of job {} is in its place",
+                                                    publish_label(order), standing.job));
   }
   if (standing.at.timeline > ours.at.timeline) {
     return fail(Errc::invalid_argument,
-                fmt::format("{} of timeline {}: timeline {} has published it already", label(order),
-                            ours.at.timeline, standing.at.timeline));
+                fmt::format("{} of timeline {}: timeline {} has published it already",
+                            publish_label(order), ours.at.timeline, standing.at.timeline));
   }
   if (standing.at == ours.at && !is_of_same_bytes(standing, ours)) {
     return fail(Errc::invalid_argument,
                 fmt::format("{} of timeline {}: another daemon has published other bytes of it",
-                            label(order), ours.at.timeline));
+                            publish_label(order), ours.at.timeline));
   }
   return {};
 }
@@ -107,7 +99,7 @@ Task<void> check_attempt(Site site, PublishOrder order, std::shared_ptr<const Ma
     there.emplace(folder + "/" + entry.name, entry.bytes);
   if (there.contains(folder + "/" + std::string(discarded_name))) {
     co_return fail(Errc::corruption,
-                   fmt::format("{}: another daemon has discarded its files", label(order)));
+                   fmt::format("{}: another daemon has discarded its files", publish_label(order)));
   }
   const auto has = [&](const std::string& name, std::uint64_t bytes) {
     const auto found = there.find(name);
@@ -118,9 +110,9 @@ Task<void> check_attempt(Site site, PublishOrder order, std::shared_ptr<const Ma
     for (const format::StoredFile& file : shard.files)
       is_whole = is_whole && has(shard.folder + "/" + file.name, file.bytes);
     if (!is_whole) {
-      co_return fail(Errc::corruption,
-                     fmt::format("{}: files of rank {} are not in {} any more", label(order),
-                                 shard.rank, os::display(os::join(directory, folder))));
+      co_return fail(Errc::corruption, fmt::format("{}: files of rank {} are not in {} any more",
+                                                   publish_label(order), shard.rank,
+                                                   os::display(os::join(directory, folder))));
     }
   }
   co_return Status();
@@ -207,9 +199,9 @@ Task<PublishOutcome> publish_in_bucket(Site site, PublishOrder order,
   Status put = co_await site.objects()->put_small(path, bytes_of_text(text), condition);
   if (!put && put.error().cause() == std::errc::file_exists) {
     co_return fail(Errc::invalid_argument,
-                   label(order) + ": another daemon has published it at the same time");
+                   publish_label(order) + ": another daemon has published it at the same time");
   }
-  if (!put) co_return fail(std::move(put).error().context(label(order)));
+  if (!put) co_return fail(std::move(put).error().context(publish_label(order)));
   CKPT_POINT("flush.rename.after");
 
   // Step 4.

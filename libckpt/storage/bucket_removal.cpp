@@ -35,15 +35,6 @@ bool is_file_of_attempt(std::string_view name) {
   return name.starts_with("turn-") && format::is_name_of_rank(name.substr(slash + 1));
 }
 
-Task<void> abort_uploads(Site site, std::string directory) {
-  CKPT_CO_TRY(const auto uploads, co_await site.objects()->list_uploads_below(directory));
-  for (const os::Upload& upload : uploads) {
-    const std::string path = os::join(directory, upload.name);
-    CKPT_CO_CHECK(co_await site.objects()->abort_upload(path, upload.id));
-  }
-  co_return Status();
-}
-
 // Of "step-000000009/t1.00000000000000aa/rank-00000.part". None: it is no file of an attempt.
 std::optional<WorkDirectory> attempt_of(std::string_view name) {
   const auto step_end = name.find('/');
@@ -83,6 +74,15 @@ Task<void> log_discard(Site site, std::string work_name, WorkDirectory work, std
 }
 
 }  // namespace
+
+Task<void> abort_uploads(Site site, std::string directory) {
+  CKPT_CO_TRY(const auto uploads, co_await site.objects()->list_uploads_below(directory));
+  for (const os::Upload& upload : uploads) {
+    const std::string path = os::join(directory, upload.name);
+    CKPT_CO_CHECK(co_await site.objects()->abort_upload(path, upload.id));
+  }
+  co_return Status();
+}
 
 Task<void> remove_from_bucket(Site site, std::string name,
                               std::shared_ptr<const format::Manifest> manifest) {

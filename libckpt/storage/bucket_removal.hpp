@@ -30,6 +30,9 @@ inline constexpr Duration upload_left_after = std::chrono::hours(24);
 Task<void> remove_from_bucket(Site site, std::string name,
                               std::shared_ptr<const format::Manifest> manifest);
 
+// Aborts the uploads to this directory and below that were begun and not ended. Errors: io.
+Task<void> abort_uploads(Site site, std::string directory);
+
 // Returns false if a manifest names the attempt: it is a checkpoint, and stays.
 Task<bool> discard_attempt(Site site, std::string work_name, std::string reason);
 

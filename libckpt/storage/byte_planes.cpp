@@ -11,7 +11,7 @@ namespace {
 
 // The width is a constant, so that the inner loop becomes a few shuffles.
 template <std::size_t width>
-void split(const std::byte* source, std::size_t count, std::byte* target) {
+void split_words(const std::byte* source, std::size_t count, std::byte* target) {
   for (std::size_t index = 0; index < count; ++index)
     for (std::size_t plane = 0; plane < width; ++plane)
       target[plane * count + index] = source[index * width + plane];
@@ -43,7 +43,7 @@ void move_planes(std::span<const std::byte> source, std::uint8_t width, std::spa
 
 void split_planes(std::span<const std::byte> source, std::uint8_t width,
                   std::span<std::byte> target) {
-  move_planes(source, width, target, {split<2>, split<4>, split<8>});
+  move_planes(source, width, target, {split_words<2>, split_words<4>, split_words<8>});
 }
 
 void join_planes(std::span<const std::byte> source, std::uint8_t width,

@@ -223,8 +223,8 @@ Task<std::shared_ptr<const Described>> look_at(Site site, std::string name, Cata
 
 // Returns nothing if the directory was removed or replaced while it was read. `is_misplaced`: as in
 // Rejected, of an error; lives until the Task ends.
-Task<std::optional<Checkpoint>> examine(Site site, std::string name, CatalogOptions options,
-                                        bool& is_misplaced) {
+Task<std::optional<Checkpoint>> examine_checkpoint(Site site, std::string name,
+                                                   CatalogOptions options, bool& is_misplaced) {
   std::optional<Checkpoint> seen;
   Status whole;
   const auto described = co_await look_at(site, name, options.cache);
@@ -264,7 +264,7 @@ Task<Examined> examine_all(Site site, std::vector<StepDirectory> names, CatalogO
     for (const StepDirectory& parsed : names) {
       const std::string name = step_directory_name(parsed.step, parsed.generation);
       bool is_misplaced = false;
-      auto checkpoint = co_await examine(site, name, options, is_misplaced);
+      auto checkpoint = co_await examine_checkpoint(site, name, options, is_misplaced);
       if (checkpoint) {
         if (*checkpoint) catalog.checkpoints.push_back(**std::move(checkpoint));
         examined.is_outdated = examined.is_outdated || !*checkpoint;
@@ -372,6 +372,12 @@ Task<Catalog> read_catalog(Site site, CatalogOptions options) {
     // A newer step is published before one is removed, and the listing did not have it.
     if (!examined.is_outdated || round == rounds_max) co_return std::move(examined.catalog);
   }
+}
+
+Task<bool> has_gone(Site site, Checkpoint seen) {
+  const std::string directory = site.at(seen.name);
+  auto gone = co_await has_gone(site.files(), directory, std::move(seen), site.compute());
+  co_return gone;
 }
 
 }  // namespace ckpt::storage

@@ -75,5 +75,6 @@ Task<Checkpoint> describe_on(Compute* compute, std::shared_ptr<const format::Man
 // removes and replaces steps while others read them; a problem seen there is then no damage.
 Task<bool> has_gone(os::FileSystem& files, std::string directory, std::optional<Checkpoint> seen,
                     Compute* compute = nullptr);
+Task<bool> has_gone(Site site, Checkpoint seen);  // By its name.
 
 }  // namespace ckpt::storage

@@ -6,7 +6,7 @@ namespace ckpt::storage {
 
 namespace {
 
-std::uint64_t bytes_of(const Described& described) {
+std::uint64_t memory_bytes_of(const Described& described) {
   std::uint64_t bytes = sizeof(Described) + described.checkpoint.digests.size() * sizeof(Digest);
   for (const MemberFile& file : described.files) bytes += sizeof(MemberFile) + file.name.size();
   for (const auto& [name, value] : described.checkpoint.metrics)
@@ -35,7 +35,7 @@ void CatalogCache::keep(const std::string& name, const os::FileStatus& manifest,
   CKPT_ASSERT(described != nullptr);
   if (const auto known = entries_.find(name); known != entries_.end()) drop(known);
   if (!is_settled(manifest, began)) return;
-  const std::uint64_t bytes = bytes_of(*described);
+  const std::uint64_t bytes = memory_bytes_of(*described);
   while (bytes_ + bytes > bytes_max_) {
     // The catalog reads from old to new: keeping an older one would evict what it needs next time.
     if (entries_.empty() || name < entries_.begin()->first) return;
@@ -54,7 +54,7 @@ void CatalogCache::keep_only(const std::set<std::string>& names) {
 }
 
 CatalogCache::Entries::iterator CatalogCache::drop(Entries::iterator entry) {
-  const std::uint64_t bytes = bytes_of(*entry->second.described);
+  const std::uint64_t bytes = memory_bytes_of(*entry->second.described);
   CKPT_ASSERT(bytes <= bytes_);
   bytes_ -= bytes;
   const auto next = entries_.erase(entry);

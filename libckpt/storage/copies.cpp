@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::string_view extension = "copies";
 constexpr std::uint64_t note_bytes_max = 64u << 20;
-constexpr std::size_t reads_in_flight = 16;  // Small reads, as those of fronts.
+constexpr std::size_t note_reads_in_flight = 16;  // Small reads, as those of fronts.
 constexpr std::size_t ranks_named_max = 8;
 constexpr std::size_t digest_bytes = 16;
 
@@ -68,7 +68,8 @@ std::vector<std::byte> encode(const std::vector<CopyNote>& notes) {
   return whole.take();
 }
 
-Result<std::vector<CopyNote>> decode(std::span<const std::byte> bytes, const Digest& expected) {
+Result<std::vector<CopyNote>> decode_notes(std::span<const std::byte> bytes,
+                                           const Digest& expected) {
   if (bytes.size() < digest_bytes || digest_of(bytes.subspan(digest_bytes)) != expected)
     return fail(Errc::corruption, "note of copies: it does not match its digest");
   Reader reader(bytes.subspan(digest_bytes), "note of copies");
@@ -249,7 +250,7 @@ Task<void> read_note(os::FileSystem& files, CopyComparison& comparison, NoteFile
   const Digest digest = reader.digest();
   if (comparison.add_rank(note.rank, digest)) co_return Status();
   CKPT_CO_TRY(const auto bytes, co_await files.read_small(note.path, note_bytes_max));
-  CKPT_CO_TRY(auto notes, decode(bytes, digest));
+  CKPT_CO_TRY(auto notes, decode_notes(bytes, digest));
   comparison.add_notes(digest, std::move(notes));
   co_return Status();
 }
@@ -265,12 +266,13 @@ Task<ComparedCopies> compare_copies(os::FileSystem& files, std::string work_dire
     return read_note(files, comparison, found.wanted[index]);
   };
   const Status compared =
-      co_await for_each_parallel(found.wanted.size(), reads_in_flight, std::move(read));
+      co_await for_each_parallel(found.wanted.size(), note_reads_in_flight, std::move(read));
   // Also when one could not be read: a file left here would be part of the checkpoint.
   std::function<Task<void>(std::size_t)> remove = [&](std::size_t index) {
     return files.remove_file(found.all[index]);
   };
-  CKPT_CO_CHECK(co_await for_each_parallel(found.all.size(), reads_in_flight, std::move(remove)));
+  CKPT_CO_CHECK(
+      co_await for_each_parallel(found.all.size(), note_reads_in_flight, std::move(remove)));
   if (!compared) co_return fail(Error(compared.error()));
   ComparedCopies result;
   result.differences = comparison.differences();

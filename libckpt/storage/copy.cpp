@@ -43,13 +43,9 @@ namespace {
 
 using Record = std::shared_ptr<const format::ShardRecord>;
 
-std::string label(const CopyOrder& order) {
-  return fmt::format("copy step {}", number(order.manifest->at.step));
-}
-
 // One half names the checkpoint, so that a later copy finds what an earlier one left. On a disk,
 // the other half is random, so that no two copies share a directory.
-std::uint64_t attempt_of(const CopyOrder& order, std::uint64_t other_half) {
+std::uint64_t copy_attempt_of(const CopyOrder& order, std::uint64_t other_half) {
   const Digest digest = order.manifest->shards.front().record_digest;
   const std::uint64_t checkpoint = digest.high ^ order.manifest->created_unix_seconds;
   return checkpoint << 32 | (other_half & UINT32_MAX);
@@ -69,7 +65,7 @@ Task<void> take_work_directory(Site target, const CopyOrder& order, std::string 
   for (const os::DirectoryEntry& entry : entries) {
     const auto work = parse_work_directory(entry.name);
     const bool is_ours = work && work->at == order.manifest->at &&
-                         work->attempt >> 32 == attempt_of(order, 0) >> 32 &&
+                         work->attempt >> 32 == copy_attempt_of(order, 0) >> 32 &&
                          entry.kind == os::EntryKind::directory;
     if (!is_ours) continue;
     constexpr auto no_replace = os::RenameMode::no_replace;
@@ -110,7 +106,7 @@ Task<bool> is_published(Site target, const CopyOrder& order, const format::Timel
     const Error& problem = there.error();
     const bool is_in_bucket = target.objects() != nullptr;
     const std::string way_out = how_to_move_away(problem, path, is_in_bucket);
-    const std::string what = fmt::format("{} to {}: ", label(order), path);
+    const std::string what = fmt::format("{} to {}: ", copy_label(order), path);
     if (way_out.empty()) {
       co_return fail(Errc::version_mismatch,
                      fmt::format("{}a checkpoint of a newer libckpt is there ({}); it is left as "
@@ -126,7 +122,7 @@ Task<bool> is_published(Site target, const CopyOrder& order, const format::Timel
     co_return fail(Errc::invalid_argument,
                    fmt::format("{} to {}: another checkpoint is there, or something else; it is "
                                "left as it is",
-                               label(order), path));
+                               copy_label(order), path));
   }
   CKPT_CO_TRY(const auto report, co_await verify_checkpoint(target.files(), target.at(name)));
   if (report.is_good()) co_return true;
@@ -134,12 +130,12 @@ Task<bool> is_published(Site target, const CopyOrder& order, const format::Timel
       Errc::corruption,
       fmt::format("{} to {}: it is there already, and damaged: `ckpt verify` says where. "
                   "Remove it, and copy again",
-                  label(order), path));
+                  copy_label(order), path));
 }
 
 Status check_cancelled(const CopyOrder& order) {
   if (!order.is_cancelled || !order.is_cancelled()) return {};
-  return fail(Errc::cancelled, label(order) + ": it was interrupted");
+  return fail(Errc::cancelled, copy_label(order) + ": it was interrupted");
 }
 
 std::vector<StepCopy> sources_of(const CopyOrder& order) {
@@ -275,7 +271,7 @@ Task<std::vector<std::byte>> read_manifest_again(Site target, const CopyOrder& o
   CKPT_CO_TRY(const format::Manifest again, format::parse_manifest(view));
   if (describe(again, {}).digests != describe(*order.manifest, {}).digests) {
     co_return fail(Errc::unavailable,
-                   label(order) + ": its job has saved it again meanwhile; copy again");
+                   copy_label(order) + ": its job has saved it again meanwhile; copy again");
   }
   co_return text;
 }
@@ -305,7 +301,7 @@ Task<void> fill(Site target, const CopyOrder& order, std::string work_name) {
 Task<std::string> choose_attempt(Site target, const CopyOrder& order) {
   constexpr std::uint64_t attempts_max = 100;
   for (std::uint64_t number = 0; number < attempts_max; ++number) {
-    std::string work = work_directory_name(order.manifest->at, attempt_of(order, number));
+    std::string work = work_directory_name(order.manifest->at, copy_attempt_of(order, number));
     const std::string mark = os::join(attempt_path(target, work), discarded_name);
     const auto there = co_await target.files().status(mark);
     if (!there && there.error().code() == Errc::not_found) co_return work;
@@ -314,17 +310,7 @@ Task<std::string> choose_attempt(Site target, const CopyOrder& order) {
   co_return fail(Errc::exhausted,
                  fmt::format("{} to {}: {} discarded attempts of it are left there: `ckpt gc` "
                              "removes them",
-                             label(order), target.directory(), attempts_max));
-}
-
-// Uploads that an earlier copy of this checkpoint began and did not end.
-Task<void> abort_uploads(Site target, std::string directory) {
-  CKPT_CO_TRY(const auto uploads, co_await target.objects()->list_uploads_below(directory));
-  for (const os::Upload& upload : uploads) {
-    const std::string path = os::join(directory, upload.name);
-    CKPT_CO_CHECK(co_await target.objects()->abort_upload(path, upload.id));
-  }
-  co_return Status();
+                             copy_label(order), target.directory(), attempts_max));
 }
 
 // Steps 3 to 5, in a bucket.
@@ -332,7 +318,7 @@ Task<void> copy_to_bucket(Site target, const CopyOrder& order) {
   const format::Manifest& manifest = *order.manifest;
   if (manifest.shards.front().embedded) {
     co_return fail(Errc::unsupported,
-                   label(order) + ": it has the first format, which only directories have");
+                   copy_label(order) + ": it has the first format, which only directories have");
   }
   CKPT_CO_TRY(const std::string work, co_await choose_attempt(target, order));
   const std::string directory = attempt_path(target, work);
@@ -350,7 +336,7 @@ Task<void> copy_to_bucket(Site target, const CopyOrder& order) {
   CKPT_CO_CHECK(co_await add_history(target, order));
   CKPT_CO_CHECK(co_await publish_in_bucket(target, std::move(publish), std::move(own)));
   const Status aborted = co_await abort_uploads(target, directory);
-  if (!aborted) log_warning("storage: {}: {}", label(order), aborted.error().message());
+  if (!aborted) log_warning("storage: {}: {}", copy_label(order), aborted.error().message());
   co_return Status();
 }
 
@@ -376,11 +362,8 @@ Task<void> after_copying(Site target, const CopyOrder& order, std::string name) 
   if (!logged) log_warning("storage: {}", logged.error().message());
   const auto read = co_await read_run_catalog(target);
   if (!read) co_return Status();
-  const auto& all = read->catalog.checkpoints;
-  const auto newest = std::find_if(all.rbegin(), all.rend(), [](const Checkpoint& checkpoint) {
-    return !checkpoint.is_abandoned;
-  });
-  if (newest == all.rend() || newest->name != name) co_return Status();
+  const Checkpoint* const newest = newest_living(read->catalog);
+  if (newest == nullptr || newest->name != name) co_return Status();
   const std::string aside = aside_name("." + std::string(latest_name), order.attempt);
   const Status pointed =
       co_await replace_file(target, std::string(latest_name), name + "\n", aside);
@@ -416,7 +399,7 @@ Task<Copied> copy_checkpoint(Site target, CopyOrder order) {
 
   // Steps 3 and 4.
   const std::string work =
-      work_directory_name(order.manifest->at, attempt_of(order, order.attempt));
+      work_directory_name(order.manifest->at, copy_attempt_of(order, order.attempt));
   CKPT_CO_CHECK(co_await fill(target, order, work));
 
   // Step 5.

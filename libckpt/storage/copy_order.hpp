@@ -30,4 +30,9 @@ struct CopyOrder {
   bool is_of_running_job = false;
 };
 
+// The attempt, for errors.
+inline std::string copy_label(const CopyOrder& order) {
+  return "copy step " + std::to_string(number(order.manifest->at.step));
+}
+
 }  // namespace ckpt::storage

@@ -9,10 +9,6 @@ namespace ckpt::storage {
 
 namespace {
 
-std::string label(const CopyOrder& order) {
-  return fmt::format("copy step {}", number(order.manifest->at.step));
-}
-
 format::Timelines history_of(const CopyOrder& order) {
   if (order.timelines) return *order.timelines;
   format::Timelines ours;
@@ -25,11 +21,11 @@ format::Timelines history_of(const CopyOrder& order) {
 Result<format::Timelines> checked(const Site& target, const CopyOrder& order,
                                   Result<format::Timelines> merged) {
   if (!merged)
-    return fail(std::move(merged).error().context(label(order) + " to " + target.directory()));
+    return fail(std::move(merged).error().context(copy_label(order) + " to " + target.directory()));
   const format::StepId at = order.manifest->at;
   if (!order.is_of_running_job || !format::is_abandoned(merged->history, at)) return merged;
   return fail(Errc::invalid_argument,
-              fmt::format("{} of timeline {} to {}: a restore has abandoned it", label(order),
+              fmt::format("{} of timeline {} to {}: a restore has abandoned it", copy_label(order),
                           at.timeline, target.directory()));
 }
 
@@ -45,7 +41,7 @@ Task<format::Timelines> prepare_target(Site target, const CopyOrder& order) {
   if (marker.run != manifest.run) {
     co_return fail(Errc::invalid_argument,
                    fmt::format("{} to {}: it is the directory of another run of job \"{}\"",
-                               label(order), target.directory(), marker.job));
+                               copy_label(order), target.directory(), marker.job));
   }
   auto planned = co_await load_timelines(target, manifest.run);
   if (planned) planned = merge(*planned, history_of(order));

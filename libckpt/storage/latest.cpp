@@ -11,26 +11,14 @@ namespace ckpt::storage {
 
 namespace {
 
-constexpr std::uint64_t latest_bytes_max = 256;
-
 // Empty: there is none. Errors: invalid_argument (it is none of ours), io.
-Task<std::string> read_latest(Site site) {
-  const auto bytes = co_await site.files().read_small(site.at(latest_name), latest_bytes_max);
-  if (!bytes && bytes.error().code() == Errc::not_found) co_return std::string();
-  if (!bytes) co_return fail(Error(bytes.error()));
-  std::string text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  if (text.empty() || parse_step_directory(text)) co_return text;
+Task<std::string> read_name(Site site) {
+  auto text = co_await read_latest(site);
+  if (!text && text.error().code() == Errc::not_found) co_return std::string();
+  if (!text) co_return fail(std::move(text).error());
+  while (!text->empty() && text->back() == '\n') text->pop_back();
+  if (text->empty() || parse_step_directory(*text)) co_return std::move(*text);
   co_return fail(Errc::invalid_argument, "read `latest`: it names no step's directory");
-}
-
-const Checkpoint* newest_of(const Catalog& catalog) {
-  const Checkpoint* newest = nullptr;
-  for (const Checkpoint& checkpoint : catalog.checkpoints) {
-    const bool is_newer = newest == nullptr || newest->at < checkpoint.at;
-    if (!checkpoint.is_abandoned && is_newer) newest = &checkpoint;
-  }
-  return newest;
 }
 
 // A step that is unread, and not damaged, may be good again at the next look.
@@ -44,13 +32,19 @@ bool is_unread_newer_step(const Catalog& catalog, const std::string& name, Step 
 
 }  // namespace
 
+Task<std::string> read_latest(Site site) {
+  constexpr std::uint64_t bytes_max = 4096;
+  CKPT_CO_TRY(const auto bytes, co_await site.files().read_small(site.at(latest_name), bytes_max));
+  co_return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
 Task<bool> mend_latest(Site site, format::RunId run, Catalog catalog, std::uint64_t attempt) {
-  auto known = co_await read_latest(site);
+  auto known = co_await read_name(site);
   if (!known && known.error().code() != Errc::io) co_return false;
   if (!known) co_return fail(std::move(known).error());
   const auto marked = co_await mark_abandoned(site, run, catalog);
   if (!marked) co_return false;  // Which is the newest cannot be known.
-  const Checkpoint* const newest_checkpoint = newest_of(catalog);
+  const Checkpoint* const newest_checkpoint = newest_living(catalog);
   const std::string newest = newest_checkpoint ? newest_checkpoint->name : std::string();
   if (newest == *known) co_return false;
   if (newest_checkpoint && is_unread_newer_step(catalog, *known, newest_checkpoint->at.step))

@@ -15,6 +15,9 @@
 
 namespace ckpt::storage {
 
+// Its bytes. Errors: not_found (there is none), io.
+Task<std::string> read_latest(Site site);
+
 // Lets it name the newest of the checkpoints that is not abandoned. A file that holds anything but
 // the name of a step's directory belongs to somebody else, and stays. So does one that names a
 // newer step which could not be read: it may be good. Without a checkpoint a name of ours is

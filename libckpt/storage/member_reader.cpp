@@ -201,4 +201,9 @@ Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step
   co_return report;
 }
 
+Task<CheckpointReport> verify_checkpoint(Site site, std::string name) {
+  auto report = co_await verify_checkpoint(site.files(), site.at(name));
+  co_return report;
+}
+
 }  // namespace ckpt::storage

@@ -13,6 +13,7 @@
 #include "os/file_system.hpp"
 #include "storage/member_writer.hpp"
 #include "storage/shard_files.hpp"
+#include "storage/site.hpp"
 
 namespace ckpt::storage {
 
@@ -48,5 +49,6 @@ struct CheckpointReport {
 Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step_directory,
                                          TransferHooks hooks);
 Task<CheckpointReport> verify_checkpoint(os::FileSystem& files, std::string step_directory);
+Task<CheckpointReport> verify_checkpoint(Site site, std::string name);  // "." is the site itself.
 
 }  // namespace ckpt::storage

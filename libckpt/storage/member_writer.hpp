@@ -1,10 +1,12 @@
-// MemberWriter: writes one rank's Slot to files in a work directory, and verifies each Chunk.
+// MemberWriter: writes one rank's Slot, or the Chunks that a stream brings, to files in a work
+// directory, and verifies each Chunk.
 //
 // Each Chunk is verified right before its bytes are written or shared, so that a file named by a
 // manifest never holds other bytes. The files and the part are synced when it ends. The publisher
 // makes their names durable by syncing the work directory.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -42,10 +44,23 @@ struct ShardToWrite {
   std::shared_ptr<ChunkSharing> sharing = nullptr;
 };
 
+// ShardStream: one shard that is nowhere in memory as a whole. Its Chunks come in their order, a
+// few at a time.
+struct ShardStream {
+  // Without checksums of Chunks: they are taken from the bytes that come.
+  std::shared_ptr<const format::ShardRecord> record;
+  std::size_t chunks_at_once = 1;
+  // Fills `target` with these bytes of the Slot, padding included: whole Chunks.
+  std::function<Task<void>(format::Extent range, std::span<std::byte> target)> read;
+};
+
 // `work_directory` exists; its path is marked (attempt_path). Returns the record's digest. Errors:
 // corruption (names rank, step and Chunk: no part of this shard may be published), invalid_argument
 // (the Slot is smaller than its record, or a file exists), exhausted, io.
 Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardToWrite source,
+                                       std::string work_directory, TransferHooks hooks);
+// The same. Memory: the Chunks that come together. Errors: those of `read`, too.
+Task<format::ShardFlushed> write_shard(os::FileSystem& files, ShardStream source,
                                        std::string work_directory, TransferHooks hooks);
 
 }  // namespace ckpt::storage

@@ -19,7 +19,7 @@ std::uint8_t width_of(DType type) {
   return static_cast<std::uint8_t>(type == DType::c64 ? 4 : size_of(type));
 }
 
-std::uint64_t bytes_of(std::span<const std::span<const std::byte>> pieces) {
+std::uint64_t bytes_of_pieces(std::span<const std::span<const std::byte>> pieces) {
   std::uint64_t bytes = 0;
   for (const auto piece : pieces) bytes += piece.size();
   return bytes;
@@ -85,7 +85,7 @@ Task<void> PackedWriter::write(std::size_t frame, std::vector<std::span<const st
                                Crc32 crc, const TransferHooks& hooks) {
   CKPT_ASSERT(written_.at(frame).bytes == 0);
   const std::uint64_t plain_bytes = shape_.plain(frame).bytes;
-  CKPT_ASSERT(bytes_of(pieces) == plain_bytes);
+  CKPT_ASSERT(bytes_of_pieces(pieces) == plain_bytes);
   PageBuffer memory(plain_bytes);
   const std::span<std::byte> room = memory.first(plain_bytes);
   const std::uint8_t width = widths_[frame];

@@ -60,8 +60,8 @@ Task<SealedFront> read_sealed_front(os::FileSystem& files, std::string path) {
   co_return sealed;
 }
 
-Result<Part> decode(const format::Manifest& manifest, std::uint32_t rank,
-                    std::span<const std::byte> bytes) {
+Result<Part> decode_part(const format::Manifest& manifest, std::uint32_t rank,
+                         std::span<const std::byte> bytes) {
   const format::ManifestShard& shard = manifest.shards[rank];
   CKPT_TRY(auto part, format::decode_shard_part(bytes, shard.part));
   CKPT_CHECK(format::check_belongs(manifest, rank, part.record));
@@ -184,7 +184,7 @@ Task<Part> read_part(os::FileSystem& files, std::string step_directory,
     co_return fail(Errc::corruption, fmt::format("{}: {}", context, bytes.error().text()));
   if (!bytes) co_return fail(std::move(bytes).error().context(context));
   std::function<Result<Part>()> work = [&]() -> Result<Part> {
-    return decode(*manifest, rank, *bytes);
+    return decode_part(*manifest, rank, *bytes);
   };
   auto part = co_await compute_on(compute, std::move(work));
   if (!part) co_return fail(std::move(part).error().context(context));

@@ -34,7 +34,7 @@ bool separates(std::string_view behind_comma) {
          begins_with_scheme(behind_comma);
 }
 
-std::vector<std::string_view> split(std::string_view text) {
+std::vector<std::string_view> split_places(std::string_view text) {
   std::vector<std::string_view> places;
   std::size_t begin = 0;
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -119,7 +119,7 @@ std::vector<std::string> Places::directories() const {
 Result<Places> parse_places(std::string_view text) {
   Places places;
   if (trim(text).empty()) return places;
-  const std::vector<std::string_view> found = split(text);
+  const std::vector<std::string_view> found = split_places(text);
   if (found.size() > 2)
     return refuse(text, fmt::format("they are {}, and a job has two at most", found.size()));
   // A directory may be named "every day".

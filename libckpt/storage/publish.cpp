@@ -40,11 +40,7 @@ namespace {
 using format::Manifest;
 
 // Fronts and sizes are small reads, and on a network file system each is a round trip.
-constexpr std::size_t reads_in_flight = 16;
-
-std::string label(const PublishOrder& order) {
-  return fmt::format("publish step {}", number(order.at.step));
-}
+constexpr std::size_t record_reads_in_flight = 16;
 
 // The results of steps 1 and 2; lives in publish's frame.
 struct Collected {
@@ -79,19 +75,20 @@ Task<void> collect(Collected& collected, std::uint32_t rank) {
   const std::string path = path_in_attempt(site.files(), directory, format::part_name(rank), turn);
   auto sealed = co_await read_front(site.files(), path);
   if (!sealed && sealed.error().code() == Errc::not_found) {
-    co_return fail(Errc::not_found,
-                   fmt::format("{}: the shard of rank {} is not in {}: is {} one directory that "
-                               "all nodes share?",
-                               label(order), rank, os::display(directory), site.directory()));
+    co_return fail(
+        Errc::not_found,
+        fmt::format("{}: the shard of rank {} is not in {}: is {} one directory that "
+                    "all nodes share?",
+                    publish_label(order), rank, os::display(directory), site.directory()));
   }
-  if (!sealed) co_return fail(std::move(sealed).error().context(label(order)));
+  if (!sealed) co_return fail(std::move(sealed).error().context(publish_label(order)));
   format::ManifestShard shard = format::entry_of(sealed->front, sealed->seal);
   const Status belongs = format::check_belongs(collected.manifest, rank, sealed->front.record);
-  if (!belongs) co_return fail(Error(belongs.error()).context(label(order)));
+  if (!belongs) co_return fail(Error(belongs.error()).context(publish_label(order)));
   if (shard.record_digest != order.digests[rank]) {
-    co_return fail(
-        Errc::corruption,
-        fmt::format("{}: the part of rank {} is not the one it reported", label(order), rank));
+    co_return fail(Errc::corruption,
+                   fmt::format("{}: the part of rank {} is not the one it reported",
+                               publish_label(order), rank));
   }
   if (site.objects() != nullptr)
     shard.folder = shard_folder(parse_work_directory(order.work_name).value(), turn);
@@ -100,7 +97,7 @@ Task<void> collect(Collected& collected, std::uint32_t rank) {
     CKPT_CO_TRY(const auto status, co_await site.files().status(file));
     if (status.kind == os::EntryKind::file && status.bytes == expected.bytes) continue;
     co_return fail(Errc::corruption,
-                   fmt::format("{}: {} has {} bytes, its part says {}", label(order),
+                   fmt::format("{}: {} has {} bytes, its part says {}", publish_label(order),
                                os::display(file), status.bytes, expected.bytes));
   }
   collected.manifest.shards[rank] = std::move(shard);
@@ -109,7 +106,8 @@ Task<void> collect(Collected& collected, std::uint32_t rank) {
   if (metrics) {
     collected.manifest.metrics = std::move(metrics).value();
   } else {  // A step without metrics is better than none.
-    log_warning("storage: {}: its metrics are lost: {}", label(order), metrics.error().message());
+    log_warning("storage: {}: its metrics are lost: {}", publish_label(order),
+                metrics.error().message());
   }
   co_return Status();
 }
@@ -123,7 +121,7 @@ Task<void> compare(Collected& collected) {
   if (compared) {
     collected.copies = std::move(compared).value();
   } else {
-    log_warning("storage: {}: its copies are not compared: {}", label(order),
+    log_warning("storage: {}: its copies are not compared: {}", publish_label(order),
                 compared.error().message());
   }
   co_return Status();
@@ -221,9 +219,10 @@ Task<std::vector<std::string>> find_generations(Site site, PublishOrder order) {
       continue;
     }
     if ((*manifest)->at.timeline > order.at.timeline) {
-      co_return fail(Errc::invalid_argument,
-                     fmt::format("{} of timeline {}: timeline {} has published it already",
-                                 label(order), order.at.timeline, (*manifest)->at.timeline));
+      co_return fail(
+          Errc::invalid_argument,
+          fmt::format("{} of timeline {}: timeline {} has published it already",
+                      publish_label(order), order.at.timeline, (*manifest)->at.timeline));
     }
     names.push_back(entry.name);
   }
@@ -250,8 +249,8 @@ Task<Placed> put_in_place(Site site, PublishOrder order) {
     }
     placed.others.push_back(placed.name);
   }
-  co_return fail(Errc::exhausted,
-                 fmt::format("{}: all {} names of it are taken", label(order), generations_max));
+  co_return fail(Errc::exhausted, fmt::format("{}: all {} names of it are taken",
+                                              publish_label(order), generations_max));
 }
 
 // Only a hint for people and for tools that follow it; recovery reads manifests.
@@ -314,7 +313,7 @@ Task<PublishOutcome> find_published(Site site, PublishOrder order) {
     published.was_there = true;
     co_return published;
   }
-  co_return fail(Errc::not_found, label(order) + ": its work directory " +
+  co_return fail(Errc::not_found, publish_label(order) + ": its work directory " +
                                       os::display(site.at(order.work_name)) + " is gone");
 }
 
@@ -335,7 +334,7 @@ Task<PublishOutcome> publish(Site site, PublishOrder order) {
   const bool has_all_turns = order.turns.empty() || order.turns.size() == order.world_size;
   if (!parse_work_directory(order.work_name) || order.digests.size() != order.world_size ||
       !has_all_turns) {
-    co_return fail(Errc::invalid_argument, label(order) + ": the order contradicts itself");
+    co_return fail(Errc::invalid_argument, publish_label(order) + ": the order contradicts itself");
   }
   const auto work = co_await site.files().status(attempt_path(site, order.work_name));
   if (!work && work.error().code() == Errc::not_found) {
@@ -349,7 +348,7 @@ Task<PublishOutcome> publish(Site site, PublishOrder order) {
     return collect(collected, static_cast<std::uint32_t>(rank));
   };
   CKPT_CO_CHECK(
-      co_await for_each_parallel(order.world_size, reads_in_flight, std::move(collect_one)));
+      co_await for_each_parallel(order.world_size, record_reads_in_flight, std::move(collect_one)));
   CKPT_CO_CHECK(co_await compare(collected));
 
   if (site.objects() != nullptr) {

@@ -26,6 +26,11 @@ struct PublishOrder {
   std::uint32_t turn_of(std::uint32_t rank) const { return turns.empty() ? 0 : turns.at(rank); }
 };
 
+// The attempt, for errors.
+inline std::string publish_label(const PublishOrder& order) {
+  return "publish step " + std::to_string(number(order.at.step));
+}
+
 struct PublishOutcome {
   std::string name;
   std::uint64_t bytes = 0;

@@ -49,8 +49,8 @@ struct Contents {
   bool has_foreign = false;
 };
 
-Task<Contents> examine(Site site, std::string name,
-                       std::shared_ptr<const format::Manifest> manifest) {
+Task<Contents> contents_of(Site site, std::string name,
+                           std::shared_ptr<const format::Manifest> manifest) {
   CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(name)));
   const std::set<std::string> named =
       manifest ? format::file_names(*manifest) : std::set<std::string>();
@@ -75,7 +75,7 @@ Task<Contents> examine(Site site, std::string name,
 Task<void> empty_directory(Site site, std::string name,
                            std::shared_ptr<const format::Manifest> manifest) {
   const std::string directory = site.at(name);
-  CKPT_CO_TRY(const Contents contents, co_await examine(site, name, manifest));
+  CKPT_CO_TRY(const Contents contents, co_await contents_of(site, name, manifest));
   for (std::size_t index = 0; index < contents.ours.size(); ++index) {
     CKPT_CO_CHECK(co_await remove_if_there(site, os::join(directory, contents.ours[index])));
     if (index == 0) CKPT_POINT("prune.member_unlink.first");
@@ -131,7 +131,7 @@ Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std
     Status done = co_await remove_from_bucket(site, name, manifest);
     co_return done;
   }
-  CKPT_CO_TRY(const Contents contents, co_await examine(site, name, manifest));
+  CKPT_CO_TRY(const Contents contents, co_await contents_of(site, name, manifest));
   if (contents.has_foreign) {
     Status done = co_await remove_in_place(site, name, manifest);
     co_return done;
@@ -194,8 +194,8 @@ Task<void> discard_work_directory(Site site, std::string name, std::string reaso
 namespace {
 
 // Removes temporary files in `directory`, made for one of `stems` and never renamed.
-Task<void> remove_aside(Site site, std::string directory, std::vector<std::string> stems,
-                        std::vector<std::string>& removed) {
+Task<void> remove_files_aside(Site site, std::string directory, std::vector<std::string> stems,
+                              std::vector<std::string>& removed) {
   auto entries = co_await site.files().list(site.at(directory));
   if (!entries && entries.error().code() == Errc::not_found) co_return Status();
   if (!entries) co_return fail(entries.error());
@@ -226,7 +226,7 @@ Task<bool> take_away(Site site, std::string name) {
   auto manifest = co_await read_manifest(site, name);
   const std::shared_ptr<const format::Manifest> trusted =
       manifest ? std::move(manifest).value() : nullptr;
-  auto contents = co_await examine(site, name, trusted);
+  auto contents = co_await contents_of(site, name, trusted);
   if (!contents && contents.error().code() == Errc::not_found) co_return false;
   if (!contents) co_return fail(std::move(contents).error());
   if (contents->has_foreign) co_return false;
@@ -263,9 +263,9 @@ Task<std::vector<std::string>> discard_stale(Site site, StaleAttempts stale) {
   if (!stale.with_files_aside) co_return removed;
   const std::vector<std::string> here{"." + std::string(latest_name)};
   const std::vector<std::string> inside{"run.json", "timelines.json", "retention.json"};
-  CKPT_CO_CHECK(co_await remove_aside(site, ".", here, removed));
+  CKPT_CO_CHECK(co_await remove_files_aside(site, ".", here, removed));
   const std::string private_directory(private_directory_name);
-  CKPT_CO_CHECK(co_await remove_aside(site, private_directory, inside, removed));
+  CKPT_CO_CHECK(co_await remove_files_aside(site, private_directory, inside, removed));
   co_return removed;
 }
 

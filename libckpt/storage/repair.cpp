@@ -24,18 +24,18 @@ namespace ckpt::storage {
 
 namespace {
 
-using Manifest = std::shared_ptr<const format::Manifest>;
+using ManifestPointer = std::shared_ptr<const format::Manifest>;
 
 // Lives in repair_checkpoint's frame.
 struct Repair {
   os::FileSystem& files;
   const RepairOrder order;
-  const Manifest manifest;
-  const Manifest source;
+  const ManifestPointer manifest;
+  const ManifestPointer source;
   Replacement replacement;
 };
 
-std::string label(const Repair& repair) {
+std::string repair_label(const Repair& repair) {
   return "repair " + os::display(repair.order.directory);
 }
 
@@ -43,8 +43,9 @@ std::string label(const Repair& repair) {
 Status check_same(const Repair& repair) {
   const Checkpoint ours = describe(*repair.manifest, {}), theirs = describe(*repair.source, {});
   if (ours.run == theirs.run && ours.at == theirs.at && ours.digests == theirs.digests) return {};
-  return fail(Errc::invalid_argument, fmt::format("{} from {}: that is another checkpoint",
-                                                  label(repair), os::display(repair.order.source)));
+  return fail(Errc::invalid_argument,
+              fmt::format("{} from {}: that is another checkpoint", repair_label(repair),
+                          os::display(repair.order.source)));
 }
 
 // The files of one rank in both places; lives in repair_rank's frame.
@@ -86,7 +87,7 @@ Task<void> write_member(Repair& repair, Rank& rank, std::size_t member) {
     std::erase_if(segments, [&](const FileSegment& each) { return each.member != member; });
     if (segments.empty()) continue;
     if (repair.order.is_cancelled && repair.order.is_cancelled())
-      co_return fail(Errc::cancelled, label(repair) + ": it was interrupted");
+      co_return fail(Errc::cancelled, repair_label(repair) + ": it was interrupted");
     const std::span<std::byte> bytes = memory.first(chunk.bytes);
     CKPT_CO_CHECK(co_await read_good_chunk(repair, rank, index, bytes));
     for (const FileSegment& segment : segments) {
@@ -97,7 +98,7 @@ Task<void> write_member(Repair& repair, Rank& rank, std::size_t member) {
   }
   if (crc != stored.crc) {
     co_return fail(Errc::corruption, fmt::format("{}: {} does not become what the manifest says",
-                                                 label(repair), path));
+                                                 repair_label(repair), path));
   }
   CKPT_CO_CHECK(co_await file->sync_data());
   Status closed = co_await file->close();
@@ -113,7 +114,7 @@ Task<void> write_packed(Repair& repair, const format::ManifestShard& shard, std:
     co_return fail(Errc::unsupported,
                    fmt::format("{}: {} was compressed anew in the other copy: remove the "
                                "checkpoint, and copy the other",
-                               label(repair), stored.name));
+                               repair_label(repair), stored.name));
   }
   const std::string from = os::join(shard_directory(repair.order.source, other), stored.name);
   std::string to = repair.replacement.add_member(shard, member);
@@ -143,7 +144,7 @@ Task<void> repair_rank(Repair& repair, std::uint32_t number, std::set<std::strin
   if (is_part_damaged) CKPT_CO_CHECK(co_await write_part(repair, shard));
   Rank rank{shard, {}, {}, {}};
   const std::string from = is_part_damaged ? repair.order.source : repair.order.directory;
-  const Manifest& described = is_part_damaged ? repair.source : repair.manifest;
+  const ManifestPointer& described = is_part_damaged ? repair.source : repair.manifest;
   CKPT_CO_TRY(rank.record, co_await read_record(repair.files, from, described, number));
   auto own = co_await ShardFiles::open(repair.files, shard_place(repair.order.directory, shard),
                                        rank.record);
@@ -202,6 +203,13 @@ Task<std::vector<std::string>> repair_checkpoint(os::FileSystem& files, RepairOr
   CKPT_CO_CHECK(co_await repair.replacement.clean_up());
   if (!done) co_return fail(std::move(done).error());
   co_return repair.replacement.names();
+}
+
+Task<std::vector<std::string>> repair_checkpoint(StepIn damaged, StepIn copy, RepairOrder order) {
+  order.directory = damaged.site.at(damaged.name);
+  order.source = copy.site.at(copy.name);
+  auto repaired = co_await repair_checkpoint(damaged.site.files(), std::move(order));
+  co_return repaired;
 }
 
 }  // namespace ckpt::storage

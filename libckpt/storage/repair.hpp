@@ -14,6 +14,7 @@
 
 #include "os/file_system.hpp"
 #include "storage/member_writer.hpp"
+#include "storage/site.hpp"
 
 namespace ckpt::storage {
 
@@ -31,5 +32,13 @@ struct RepairOrder {
 // nothing about its bytes); cancelled, exhausted, io: nothing has changed, except when
 // files were put in their places: then some are repaired.
 Task<std::vector<std::string>> repair_checkpoint(os::FileSystem& files, RepairOrder order);
+
+// StepIn: a checkpoint by its name in a site; "." is the site itself.
+struct StepIn {
+  Site site;
+  std::string name;
+};
+// The same; both directories in the order are set by it.
+Task<std::vector<std::string>> repair_checkpoint(StepIn damaged, StepIn copy, RepairOrder order);
 
 }  // namespace ckpt::storage

@@ -25,7 +25,7 @@ namespace ckpt::storage {
 
 namespace {
 
-std::string label(const format::ShardRecord& record, std::string_view name) {
+std::string rewrite_label(const format::ShardRecord& record, std::string_view name) {
   return fmt::format("write the files of rank {} in {} anew", record.id.rank, name);
 }
 
@@ -34,7 +34,7 @@ Task<void> write_aside(Site site, std::string directory, format::ManifestShard s
                        ShardToWrite source, TransferHooks hooks) {
   const std::string part =
       path_in_attempt(site.files(), directory, format::part_name(shard.rank), source.turn);
-  std::string what = label(*source.record, directory);
+  std::string what = rewrite_label(*source.record, directory);
   CKPT_CO_TRY(const auto written,
               co_await write_shard(site.files(), std::move(source), directory, std::move(hooks)));
   CKPT_ASSERT(written.digest == shard.record_digest);
@@ -78,7 +78,7 @@ Task<std::vector<std::size_t>> order_of_chunks(Site site, std::string directory,
 
 Task<void> rewrite_shard(Site site, std::string name, ShardToWrite source, TransferHooks hooks) {
   CKPT_ASSERT(source.turn != 0);
-  const std::string what = label(*source.record, name);
+  const std::string what = rewrite_label(*source.record, name);
 
   // Step 1.
   CKPT_CO_TRY(const auto manifest, co_await read_manifest(site, name));

@@ -26,6 +26,15 @@ Task<void> mark_abandoned(Site site, format::RunId run, Catalog& catalog) {
   co_return Status();
 }
 
+const Checkpoint* newest_living(const Catalog& catalog) {
+  const Checkpoint* newest = nullptr;
+  for (const Checkpoint& checkpoint : catalog.checkpoints) {
+    const bool is_newer = newest == nullptr || newest->at <= checkpoint.at;
+    if (!checkpoint.is_abandoned && is_newer) newest = &checkpoint;
+  }
+  return newest;
+}
+
 Task<RunCatalog> read_run_catalog(Site site) {
   RunCatalog found;
   CatalogOptions options;

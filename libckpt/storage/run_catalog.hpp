@@ -22,6 +22,9 @@ struct RunCatalog {
 // io.
 Task<void> mark_abandoned(Site site, format::RunId run, Catalog& catalog);
 
+// The checkpoint that a restore takes; null: restores to older steps have abandoned all.
+const Checkpoint* newest_living(const Catalog& catalog);
+
 // Reads all runs in it; changes nothing. Errors: not_found (no such directory), io.
 Task<RunCatalog> read_run_catalog(Site site);
 

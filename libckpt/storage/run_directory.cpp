@@ -7,15 +7,11 @@
 #include "format/manifest.hpp"
 #include "storage/orphans.hpp"
 #include "storage/step_directory.hpp"
+#include "storage/text_bytes.hpp"
 
 namespace ckpt::storage {
 
 namespace {
-
-std::vector<std::byte> bytes_of_text(std::string_view text) {
-  const auto bytes = std::as_bytes(std::span(text));
-  return std::vector<std::byte>(bytes.begin(), bytes.end());
-}
 
 std::string_view parent_of(std::string_view path) {
   while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);

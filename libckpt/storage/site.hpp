@@ -29,7 +29,9 @@ class Site {
   os::Objects* objects() const { return files_->objects(directory_); }
 
   // No symbolic link is followed below the directory. `at(".")` is the directory itself.
-  std::string at(std::string_view name) const { return os::beneath(directory_, name); }
+  std::string at(std::string_view name) const {
+    return name == "." ? os::join(directory_, name) : os::beneath(directory_, name);
+  }
 
  private:
   os::FileSystem* files_;

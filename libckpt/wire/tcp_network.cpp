@@ -16,7 +16,6 @@ namespace ckpt::wire {
 namespace {
 
 using asio::ip::tcp;
-constexpr auto token = asio::as_tuple(asio::use_awaitable);
 constexpr int backlog_max = 128;  // Connections the kernel holds for us; the rest must retry.
 
 std::string to_text(const tcp::endpoint& endpoint) {
@@ -48,7 +47,8 @@ Task<std::shared_ptr<Connection>> accept_on(std::shared_ptr<Port> port) {
   for (;;) {
     if (!port->acceptor.is_open())
       co_return fail(Errc::cancelled, "accept on " + port->address + ": closed");
-    auto [error, socket] = co_await port->acceptor.async_accept(token);
+    auto [error, socket] =
+        co_await port->acceptor.async_accept(asio::as_tuple(asio::use_awaitable));
     if (!port->acceptor.is_open() || error == asio::error::operation_aborted)
       co_return fail(Errc::cancelled, "accept on " + port->address + ": closed");
     // A dialer that gave up while it waited is no reason to stop.

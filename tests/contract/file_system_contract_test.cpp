@@ -4,19 +4,13 @@
 //         and addresses, every rename mode, every class of error, links, many calls at once.
 #include "contract/file_system_contract.hpp"
 
-#include <stdlib.h>
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <cstring>
-#include <filesystem>
 
 #include "base/random.hpp"
 #include "base/units.hpp"
+#include "contract/file_system_subjects.hpp"
 #include "os/path.hpp"
-#include "os/pool_file_system.hpp"
-#include "os/ring_file_system.hpp"
-#include "support/memory_file_system.hpp"
 #include "support/run_task.hpp"
 
 namespace ckpt::test {
@@ -484,125 +478,51 @@ void check_many_in_flight(FileSystemUnderTest& subject) {
 
 namespace {
 
-class OnDisk final : public FileSystemUnderTest {
- public:
-  // `parent` is on a file system of the machine.
-  OnDisk(const std::string& parent, std::unique_ptr<os::FileSystem> files)
-      : files_(std::move(files)) {
-    std::string pattern = parent + "/libckpt-contract-XXXXXX";
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    directory_ = pattern;
-  }
-  ~OnDisk() override {
-    files_.reset();
-    std::filesystem::remove_all(directory_);
-  }
-  os::FileSystem& files() override { return *files_; }
-  std::string directory() const override { return directory_; }
-  void make_link(const std::string& path, const std::string& target) override {
-    REQUIRE(::symlink(target.c_str(), path.c_str()) == 0);
-  }
-  asio::io_context& context() override { return context_; }
-  bool must_clone() const override { return !sharing_disk().empty() && is_below(sharing_disk()); }
-  // On a file system whose files can share bytes; empty: the crash suite has made none.
-  static std::string sharing_disk() {
-    const char* const given = std::getenv("CKPT_SHARING_DISK");
-    return given == nullptr ? "" : given;
-  }
-
- private:
-  bool is_below(const std::string& parent) const { return directory_.starts_with(parent + "/"); }
-
-  asio::io_context context_;
-  std::unique_ptr<os::FileSystem> files_;
-  std::string directory_;
-};
-
-class InMemory final : public FileSystemUnderTest {
- public:
-  explicit InMemory(bool is_direct) : files_(disk_) {
-    disk_.set_direct(is_direct);
-    disk_.put_directory("/run");
-  }
-  os::FileSystem& files() override { return files_; }
-  std::string directory() const override { return "/run"; }
-  void make_link(const std::string& path, const std::string& target) override {
-    disk_.put_link(path, target);
-  }
-  asio::io_context& context() override { return context_; }
-  bool must_clone() const override { return true; }
-
- private:
-  asio::io_context context_;
-  MemoryDisk disk_;
-  MemoryFileSystem files_;
-};
-
-using Subject = std::unique_ptr<FileSystemUnderTest>;
-
-// Null where this machine does not have it.
-Subject make_subject(const std::string& name) {
-  std::string disk = std::filesystem::temp_directory_path();
-  if (name.ends_with("that shares")) {
-    disk = OnDisk::sharing_disk();
-    if (disk.empty()) return nullptr;
-  }
-  if (name == "memory") return std::make_unique<InMemory>(false);
-  if (name.starts_with("pool")) return std::make_unique<OnDisk>(disk, os::make_pool_file_system());
-  auto ring = os::make_ring_file_system();
-  if (!ring) {
-    WARN("no io_uring here: " + ring.error().message());
-    return nullptr;
-  }
-  if (name != "ring on tmpfs") return std::make_unique<OnDisk>(disk, std::move(ring).value());
-  if (!std::filesystem::exists("/dev/shm")) return nullptr;
-  return std::make_unique<OnDisk>("/dev/shm", std::move(ring).value());
-}
-
-Subject some_subject() {
-  return make_subject(GENERATE(as<std::string>(), "memory", "pool", "ring", "ring on tmpfs",
-                               "pool on a disk that shares", "ring on a disk that shares"));
+FileSystemSubject some_subject() {
+  return make_file_system_subject(GENERATE(as<std::string>(), "memory", "pool", "ring",
+                                           "ring on tmpfs", "pool on a disk that shares",
+                                           "ring on a disk that shares"));
 }
 
 }  // namespace
 
 TEST_CASE("file system: a span is written and read whole, whatever its size and alignment",
           "[contract][os]") {
-  if (const Subject subject = some_subject()) check_whole_spans(*subject);
+  if (const FileSystemSubject subject = some_subject()) check_whole_spans(*subject);
 }
 TEST_CASE("file system: reading past the end is corruption", "[contract][os]") {
-  if (const Subject subject = some_subject()) check_reading_past_the_end(*subject);
+  if (const FileSystemSubject subject = some_subject()) check_reading_past_the_end(*subject);
 }
 TEST_CASE("file system: a file is created once", "[contract][os]") {
-  if (const Subject subject = some_subject()) check_creation_is_exclusive(*subject);
+  if (const FileSystemSubject subject = some_subject()) check_creation_is_exclusive(*subject);
 }
 TEST_CASE("file system: a rename replaces, refuses or exchanges, as asked", "[contract][os]") {
-  if (const Subject subject = some_subject()) check_renames(*subject);
+  if (const FileSystemSubject subject = some_subject()) check_renames(*subject);
 }
 TEST_CASE("file system: directories list sorted and are removed only when empty",
           "[contract][os]") {
-  if (const Subject subject = some_subject()) check_directories(*subject);
+  if (const FileSystemSubject subject = some_subject()) check_directories(*subject);
 }
 TEST_CASE("file system: small files are read within a limit and grow by appending",
           "[contract][os]") {
-  if (const Subject subject = some_subject()) check_small_files(*subject);
+  if (const FileSystemSubject subject = some_subject()) check_small_files(*subject);
 }
 TEST_CASE("file system: a file that was replaced or written to has another status",
           "[contract][os]") {
-  if (const Subject subject = some_subject()) check_identity(*subject);
+  if (const FileSystemSubject subject = some_subject()) check_identity(*subject);
 }
 TEST_CASE("file system: a range is shared with the file that is meant, or refused",
           "[contract][os]") {
-  if (const Subject subject = some_subject()) check_clones(*subject);
+  if (const FileSystemSubject subject = some_subject()) check_clones(*subject);
 }
 TEST_CASE("file system: nothing is shared with a file that is another by now", "[contract][os]") {
-  if (const Subject subject = some_subject()) check_clones_of_others(*subject);
+  if (const FileSystemSubject subject = some_subject()) check_clones_of_others(*subject);
 }
 TEST_CASE("file system: links below the root are never followed", "[contract][os]") {
-  if (const Subject subject = some_subject()) check_links_are_refused(*subject);
+  if (const FileSystemSubject subject = some_subject()) check_links_are_refused(*subject);
 }
 TEST_CASE("file system: more calls than the ring is deep all end", "[contract][os]") {
-  if (const Subject subject = some_subject()) check_many_in_flight(*subject);
+  if (const FileSystemSubject subject = some_subject()) check_many_in_flight(*subject);
 }
 
 }  // namespace ckpt::test

@@ -4,12 +4,8 @@
 // Method: the same cases for each: sizes around a part, conditions, versions, listings, uploads. A
 //         real server is the one that CKPT_TEST_BUCKET names (tests/python/test_contract.py starts
 //         it); without that variable it is left out.
-#include <cstdlib>
-
 #include "base/random.hpp"
-#include "bucket/any_file_system.hpp"
-#include "os/pool_file_system.hpp"
-#include "unit/bucket/bucket_fixture.hpp"
+#include "contract/bucket_under_test.hpp"
 
 namespace ckpt::test {
 
@@ -20,42 +16,6 @@ using os::EntryKind;
 using os::PutCondition;
 using os::PutMode;
 
-enum class Which : std::uint8_t { amazon_in_memory, google_in_memory, real };
-
-class BucketUnderTest : public BucketFixture {
- public:
-  explicit BucketUnderTest(Which which) {
-    server.is_google = which == Which::google_in_memory;
-    if (which != Which::real) {
-      const auto scheme = server.is_google ? bucket::Scheme::gs : bucket::Scheme::s3;
-      buckets_ = std::make_unique<bucket::BucketFileSystem>(client_of(server, clock, scheme));
-      root_ = server.is_google ? "gs://bucket/here" : "s3://bucket/here";
-      return;
-    }
-    system_clock_ = make_system_clock(context.get_executor());
-    constexpr auto priority = os::DiskPriority::normal;
-    buckets_ =
-        bucket::with_buckets(os::make_pool_file_system(1, priority), *system_clock_, priority);
-    root_ = std::string(std::getenv("CKPT_TEST_BUCKET")) + "/contract-" +
-            std::to_string(random_from_system());
-  }
-  static bool is_there(Which which) {
-    return which != Which::real || std::getenv("CKPT_TEST_BUCKET") != nullptr;
-  }
-
-  os::FileSystem& all() { return *buckets_; }
-  os::Objects& objects() { return *buckets_->objects(root_); }
-  std::string at(const std::string& name) const { return root_ + "/" + name; }
-  std::string read(const std::string& name) {
-    return text_of(must(all().read_small(at(name), std::uint64_t{1} << 26)));
-  }
-
- private:
-  std::unique_ptr<Clock> system_clock_;
-  std::unique_ptr<os::FileSystem> buckets_;
-  std::string root_;
-};
-
 std::vector<std::byte> noise(std::uint64_t bytes) {
   Random random(bytes + 1);
   std::vector<std::byte> made(bytes);
@@ -63,14 +23,14 @@ std::vector<std::byte> noise(std::uint64_t bytes) {
   return made;
 }
 
-Which any() {
-  return GENERATE(Which::amazon_in_memory, Which::google_in_memory, Which::real);
+WhichBucket any() {
+  return GENERATE(WhichBucket::amazon_in_memory, WhichBucket::google_in_memory, WhichBucket::real);
 }
 
 }  // namespace
 
 TEST_CASE("objects: a file is what was written, and its ranges too", "[contract][bucket]") {
-  const Which which = any();
+  const WhichBucket which = any();
   if (!BucketUnderTest::is_there(which)) return;
   BucketUnderTest subject(which);
   constexpr std::uint64_t part = bucket::part_bytes_min;
@@ -99,7 +59,7 @@ TEST_CASE("objects: a file is what was written, and its ranges too", "[contract]
 
 TEST_CASE("objects: an object that was replaced is not the one that was opened",
           "[contract][bucket]") {
-  const Which which = any();
+  const WhichBucket which = any();
   if (!BucketUnderTest::is_there(which)) return;
   BucketUnderTest subject(which);
   subject.must(subject.all().write_small(subject.at("a"), bytes_of("one")));
@@ -112,7 +72,7 @@ TEST_CASE("objects: an object that was replaced is not the one that was opened",
 }
 
 TEST_CASE("objects: conditions let one of two writers win", "[contract][bucket]") {
-  const Which which = any();
+  const WhichBucket which = any();
   if (!BucketUnderTest::is_there(which)) return;
   BucketUnderTest subject(which);
   const std::string path = subject.at("b");
@@ -139,7 +99,7 @@ TEST_CASE("objects: conditions let one of two writers win", "[contract][bucket]"
 }
 
 TEST_CASE("objects: keys below a name are listed, and nothing else", "[contract][bucket]") {
-  const Which which = any();
+  const WhichBucket which = any();
   if (!BucketUnderTest::is_there(which)) return;
   BucketUnderTest subject(which);
   for (const std::string name : {"d/x", "d/y z+&", "d/e/f/g", "dd"})
@@ -166,7 +126,7 @@ TEST_CASE("objects: keys below a name are listed, and nothing else", "[contract]
 
 TEST_CASE("objects: an upload that is not complete is no object, and can be ended",
           "[contract][bucket]") {
-  const Which which = any();
+  const WhichBucket which = any();
   if (!BucketUnderTest::is_there(which)) return;
   BucketUnderTest subject(which);
   const auto content = noise(bucket::part_bytes_min + 1);

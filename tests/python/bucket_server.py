@@ -36,6 +36,7 @@ class Proxy(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.target, self.fault, self.seen = target, lambda method, path: None, []
         self.dialect = None  # Of google_dialect: then Google is imitated.
+        self.rules = None  # Of server_rules: what a real server checks before all else.
         self.released = threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -46,10 +47,15 @@ class Proxy(http.server.ThreadingHTTPServer):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # Else each answer in two pieces waits for 40 ms.
 
     def handle_one(self):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         self.server.seen.append((self.command, self.path))
+        refused = self.server.rules and self.server.rules.refusal(self.headers)
+        if refused:
+            self._answer(refused[0], [], f"<Error><Code>{refused[1]}</Code></Error>".encode())
+            return
         fault = self.server.fault(self.command, self.path)
         if fault == "reset":
             self.close_connection = True
@@ -91,6 +97,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _answer(self, status, headers, content, fault=None):
         self.send_response_only(status)
         length = str(len(content))
+        if self.server.rules:
+            headers = [*(each for each in headers if each[0].lower() != "date"),
+                       ("Date", self.server.rules.date())]
         for name, value in headers:
             if name.lower() == "content-length":
                 length = value  # Of a HEAD, that of the object.
@@ -189,6 +198,8 @@ def start_seaweedfs(directory):
             "-ip.bind=127.0.0.1", f"-master.port={master}", f"-volume.port={volume}", "-filer",
             f"-filer.port={filer}", "-s3", f"-s3.port={port}",
             f"-s3.config={directory / 's3.json'}",
+            # Else they have ports that all servers of this machine would share.
+            "-s3.port.iceberg=0", "-s3.port.lance=0",
         ],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
@@ -237,8 +248,10 @@ def serve(start, monkeypatch, directory):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    yield server
-    server.stop()
+    try:
+        yield server
+    finally:  # Also when a test fails in a loop over this.
+        server.stop()
 
 
 def is_part_of_upload(method, path):

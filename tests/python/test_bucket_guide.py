@@ -1,7 +1,7 @@
-"""Goal: the example of the guide on buckets runs as it stands: its program, and its commands.
+"""Goal: the examples on buckets run as they stand: README's, and the guide's program and commands.
 
-Method: both are taken out of the guide. The program runs against a server of the tests; the
-commands start their own one, on a free port in place of the guide's.
+Method: they are taken out of the texts. README's and the program run against a server of the
+tests; the guide's commands start their own one, on a free port in place of the guide's.
 """
 
 import os
@@ -14,9 +14,12 @@ import sys
 import bucket_server
 import pytest
 
-GUIDE = (pathlib.Path(__file__).parents[2] / "libckpt/docs/guide/buckets.md").read_text()
+ROOT = pathlib.Path(__file__).parents[2]
+GUIDE = (ROOT / "libckpt/docs/guide/buckets.md").read_text()
 PROGRAM = GUIDE.split("```python\n")[1].split("```")[0]
 COMMANDS = GUIDE.split("this runs as it stands:\n\n```\n")[1].split("```")[0]
+README = (ROOT / "README.md").read_text()
+README_COMMANDS = README.split("this runs as it stands:\n\n```\n")[1].split("```")[0]
 SECONDS_MAX = 180
 
 
@@ -37,6 +40,19 @@ def test_the_program_runs_as_it_stands(server, runtime, ckpt, tmp_path):
     assert "step-000000006" in ckpt("ls", "s3://bucket/my-run")
     assert "good " in ckpt("verify", "s3://bucket/my-run")
     assert "keeps conditions" in ckpt("doctor", "--dir", "s3://bucket/my-run")
+
+
+def test_the_readme_runs_as_it_stands(server, runtime, programs, monkeypatch, tmp_path):
+    pytest.importorskip("torch", reason="PyTorch cannot be had here")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    here = pathlib.Path(sys.executable).parent
+    monkeypatch.setenv("PATH", f"{here}:{programs}:{os.environ['PATH']}")
+    done = subprocess.run(["bash", "-e", "-c", README_COMMANDS], cwd=tmp_path, capture_output=True,
+                          text=True, timeout=SECONDS_MAX, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "step 100 loss" in done.stdout and "step-000000100" in done.stdout, done.stdout
+    assert re.search(r"^good .*step-000000100", done.stdout, re.MULTILINE), done.stdout
+    assert (tmp_path / "my-copy/step-000000100/manifest.json").is_file()
 
 
 def test_the_commands_run_as_they_stand(runtime, programs, monkeypatch, tmp_path):

@@ -78,6 +78,22 @@ def test_other_commands_fit_too(stored, lines, monkeypatch):
         assert max(map(len, told)) <= 80
 
 
+def test_a_long_error_is_folded_on_a_terminal_alone(programs, tmp_path):
+    path = tmp_path / "has" / "no" / "checkpoint"
+    reader, writer = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "60"}
+    command = [programs / "ckpt", "verify", path]
+    done = subprocess.run(command, env=environment, stderr=writer, timeout=120, check=False)
+    os.close(writer)
+    shown = os.read(reader, 1 << 16).decode().splitlines()
+    os.close(reader)
+    assert done.returncode != 0 and len(shown) > 1
+    assert all(len(line) <= 60 or len(line.split()) == 1 for line in shown), shown
+    piped = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True,
+                           timeout=120, check=False).stderr  # fmt: skip
+    assert piped.count("\n") == 1 and piped.split() == " ".join(shown).split()
+
+
 def test_a_copy_counts_up_to_what_it_copies(stored, tmp_path, programs):
     reader, writer = pty.openpty()  # Progress is shown on a terminal alone.
     command = [programs / "ckpt", "cp", stored, tmp_path / "copy"]

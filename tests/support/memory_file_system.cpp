@@ -222,7 +222,7 @@ void MemoryDisk::put_bytes(Inode& inode, std::uint64_t offset, std::span<const s
     inode.is_size_dirty = true;
   }
   std::memcpy(inode.bytes.data() + offset, bytes.data(), bytes.size());
-  for (std::uint64_t sector = offset / sector_bytes; sector * sector_bytes < end; ++sector) {
+  for (std::uint64_t sector = offset / torn_bytes_; sector * torn_bytes_ < end; ++sector) {
     inode.dirty.insert(sector);
   }
   stamp(inode);
@@ -266,8 +266,8 @@ Status MemoryDisk::sync(Inode& inode, const std::string& path) {
   if (allowed) {
     if (inode.is_size_dirty) inode.durable.resize(inode.bytes.size());
     for (const std::uint64_t sector : inode.dirty) {
-      const std::uint64_t start = sector * sector_bytes;
-      const std::uint64_t end = std::min<std::uint64_t>(start + sector_bytes, inode.bytes.size());
+      const std::uint64_t start = sector * torn_bytes_;
+      const std::uint64_t end = std::min<std::uint64_t>(start + torn_bytes_, inode.bytes.size());
       if (start >= end) continue;
       if (inode.durable.size() < end) inode.durable.resize(end);
       std::memcpy(inode.durable.data() + start, inode.bytes.data() + start, end - start);
@@ -371,6 +371,12 @@ Status MemoryDisk::sync_directory(const std::string& path) {
   return {};
 }
 
+void MemoryDisk::set_torn_bytes(std::uint64_t bytes) {
+  CKPT_ASSERT(bytes > 0);
+  CKPT_ASSERT(operations_ == 0);  // What is dirty is counted in them.
+  torn_bytes_ = bytes;
+}
+
 void MemoryDisk::lose_unsynced(Inode& inode, Survival survival) {
   if (inode.kind != EntryKind::file) return;
   if (survival == Survival::everything) {
@@ -378,9 +384,9 @@ void MemoryDisk::lose_unsynced(Inode& inode, Survival survival) {
   } else if (survival == Survival::random) {
     if (inode.is_size_dirty && random_.one_in(2)) inode.durable.resize(inode.bytes.size());
     for (const std::uint64_t sector : inode.dirty) {
-      const std::uint64_t start = sector * sector_bytes;
+      const std::uint64_t start = sector * torn_bytes_;
       const std::uint64_t end =
-          std::min<std::uint64_t>({start + sector_bytes, inode.bytes.size(), inode.durable.size()});
+          std::min<std::uint64_t>({start + torn_bytes_, inode.bytes.size(), inode.durable.size()});
       if (start >= end || random_.one_in(2)) continue;
       std::memcpy(inode.durable.data() + start, inode.bytes.data() + start, end - start);
     }

@@ -26,7 +26,7 @@ namespace ckpt::test {
 enum class Survival : std::uint8_t {
   nothing,     // All unsynced changes are lost.
   everything,  // As after a mere death of the process.
-  random,      // Each 4 KiB sector and each change of a directory by itself, later ones before.
+  random,      // Each sector and each change of a directory by itself, later ones before.
 };
 
 class MemoryDisk {
@@ -36,6 +36,7 @@ class MemoryDisk {
   // Power is lost on all nodes, or on the one whose front-ends have this owner.
   void crash(Survival survival, std::optional<std::uint32_t> owner = std::nullopt);
 
+  void set_torn_bytes(std::uint64_t bytes);  // The sector: 4 KiB if nobody says so.
   // Fails the n-th operation from now (0: the next), and with `sticky` all after it.
   struct Fault {
     int error = 5;  // EIO.
@@ -136,7 +137,7 @@ class MemoryDisk {
   Ref root_;
   std::vector<std::weak_ptr<Inode>> inodes_;
   std::vector<Change> pending_;  // Directory changes that no sync has covered, in order.
-  std::uint64_t operations_ = 0;
+  std::uint64_t operations_ = 0, torn_bytes_ = 4096;
   std::uint64_t inodes_made_ = 0;
   bool has_clock_ = false;
   std::int64_t now_ns_ = 0;

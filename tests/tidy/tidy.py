@@ -18,6 +18,7 @@ import circle_checks
 import document_checks
 import source_checks
 import tool_checks
+import unity_checks
 
 HERE = pathlib.Path(__file__).resolve().parent
 SAMPLES = "tests/tidy/samples/"
@@ -95,7 +96,7 @@ def main():
     root = HERE.parent.parent
     tree = project_tree(root)
     checks = {**source_checks.CHECKS, **circle_checks.CHECKS, **document_checks.CHECKS,
-              **tool_checks.CHECKS}
+              **tool_checks.CHECKS, **unity_checks.CHECKS}
     if arguments.check is not None:
         if arguments.check not in checks:
             parser.error(f"there is no check {arguments.check} (there are: {', '.join(checks)})")

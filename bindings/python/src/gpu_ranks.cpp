@@ -12,7 +12,7 @@ namespace ckpt::python {
 
 namespace {
 
-std::chrono::milliseconds milliseconds_of(double seconds) {
+std::chrono::milliseconds timeout_of(double seconds) {
   constexpr double longest = 24.0 * 3600;
   return std::chrono::milliseconds(
       static_cast<std::int64_t>(std::clamp(seconds, 0.0, longest) * 1000));
@@ -20,7 +20,7 @@ std::chrono::milliseconds milliseconds_of(double seconds) {
 
 GpuRanks open(int gpu, const std::string& library, double patience) {
   const nb::gil_scoped_release release;
-  return take(GpuRanks::open({gpu, library, milliseconds_of(patience)}));
+  return take(GpuRanks::open({gpu, library, timeout_of(patience)}));
 }
 
 }  // namespace
@@ -31,14 +31,14 @@ PythonGpuRanks::PythonGpuRanks(int gpu, const std::string& library, double patie
 nb::bytes PythonGpuRanks::make_id(double seconds) {
   const GpuRanks::Id id = [&] {
     const nb::gil_scoped_release release;
-    return take(ranks_.make_id(milliseconds_of(seconds)));
+    return take(ranks_.make_id(timeout_of(seconds)));
   }();
   return nb::bytes(reinterpret_cast<const char*>(id.data()), id.size());
 }
 
 void PythonGpuRanks::join(std::uint32_t rank, std::uint32_t ranks, const nb::bytes& id,
                           double seconds) {
-  GpuRanks::Place place{rank, ranks, {}, milliseconds_of(seconds)};
+  GpuRanks::Place place{rank, ranks, {}, timeout_of(seconds)};
   if (id.size() != place.id.size())
     throw Failure(Errc::invalid_argument, "join: an id has 128 bytes");
   std::memcpy(place.id.data(), id.c_str(), place.id.size());
@@ -53,14 +53,14 @@ void PythonGpuRanks::broadcast(std::uint32_t root, const Parts& parts, std::uint
   for (const auto& [address, bytes] : parts)
     asked.parts.push_back({reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)), bytes});
   asked.after = Stream{reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream))};
-  asked.timeout = milliseconds_of(seconds);
+  asked.timeout = timeout_of(seconds);
   const nb::gil_scoped_release release;
   check(ranks_.broadcast(asked));
 }
 
 void PythonGpuRanks::close(double seconds) {
   const nb::gil_scoped_release release;
-  check(ranks_.close(milliseconds_of(seconds)));
+  check(ranks_.close(timeout_of(seconds)));
 }
 
 }  // namespace ckpt::python

@@ -1,6 +1,9 @@
 // Goal:   no bit of a checkpoint can change unnoticed.
-// Method: every byte of the manifest, of the parts, of the marker and of the history, one bit after
-//         the other in turn; bytes all over the member files; files cut, grown, swapped, missing.
+// Method: every bit of the manifest, of the parts, of the headers, of the marker, of the history
+// and
+//         of `latest`; bytes all over the member files; files cut at every length, grown, swapped,
+//         missing.
+#include "storage/search.hpp"
 #include "unit/storage/storage_fixture.hpp"
 
 namespace ckpt::test {
@@ -23,6 +26,20 @@ class SavedStep : public StorageFixture {
     const auto report = run(storage::verify_checkpoint(files, step_path));
     return report && report->is_good();
   }
+  // `check` is called after each flip, which is then undone.
+  template <class Check>
+  void flip_every_bit(const std::string& path, Check check, std::uint64_t bytes_max = UINT64_MAX) {
+    const std::uint64_t bytes = std::min(size_of(disk, path), bytes_max);
+    REQUIRE(bytes > 0);
+    for (std::uint64_t at = 0; at < bytes; ++at) {
+      for (unsigned bit = 0; bit < 8; ++bit) {
+        CAPTURE(path, at, bit);
+        disk.flip(path, at, bit);
+        check();
+        disk.flip(path, at, bit);
+      }
+    }
+  }
   Status read_back(std::uint32_t rank) {
     const MadeShard shard = make_rank(step_id(7), rank);
     std::vector<std::byte> target(shard.record->bytes);
@@ -36,27 +53,31 @@ class SavedStep : public StorageFixture {
 
 }  // namespace
 
-TEST_CASE_METHOD(SavedStep, "corruption: any byte of the manifest", "[unit][storage]") {
+TEST_CASE_METHOD(SavedStep, "corruption: any bit of the manifest", "[unit][storage]") {
   const std::string path = step_path + "/manifest.json";
   REQUIRE(verifies());
-  for (std::uint64_t at = 0; at < size_of(disk, path); ++at) {
-    CAPTURE(at);
-    disk.flip(path, at, at % 8);
+  flip_every_bit(path, [&] {
     REQUIRE_FALSE(verifies());
-    disk.flip(path, at, at % 8);
-  }
+    REQUIRE(catalog().checkpoints.empty());
+  });
   REQUIRE(verifies());
   const std::uint64_t whole = size_of(disk, path);
-  for (const std::uint64_t bytes : {std::uint64_t{0}, whole / 2, whole - 1}) {
-    const std::string before = disk.content(path);
+  const std::string before = disk.content(path);
+  for (std::uint64_t bytes = 0; bytes <= whole + 1; ++bytes) {
+    if (bytes == whole) continue;
+    CAPTURE(bytes);
     disk.resize(path, bytes);
-    REQUIRE(catalog().checkpoints.empty());
-    REQUIRE(catalog().rejected.size() == 1);
+    REQUIRE_FALSE(verifies());
+    const storage::Catalog found = catalog();
+    REQUIRE(found.checkpoints.empty());
+    REQUIRE(found.rejected.size() == 1);
+    REQUIRE(storage::is_damage(found.rejected.front()));
     disk.put(path, before);
   }
+  REQUIRE(verifies());
 }
 
-TEST_CASE_METHOD(SavedStep, "corruption: any byte of a part costs that rank, and no other",
+TEST_CASE_METHOD(SavedStep, "corruption: any bit of a part costs that rank, and no other",
                  "[unit][storage]") {
   const auto manifest = run(storage::read_manifest(site, "step-000000007")).value();
   const auto read_part = [&](std::uint32_t rank) {
@@ -73,12 +94,7 @@ TEST_CASE_METHOD(SavedStep, "corruption: any byte of a part costs that rank, and
   };
   REQUIRE(read_part(1));
   const std::uint64_t whole = size_of(disk, path);
-  for (std::uint64_t at = 0; at < whole; ++at) {
-    CAPTURE(at);
-    disk.flip(path, at, at % 8);
-    require_named();
-    disk.flip(path, at, at % 8);
-  }
+  flip_every_bit(path, require_named);
   const std::string before = disk.content(path);
   for (std::uint64_t bytes = 0; bytes <= whole + 1; ++bytes) {
     if (bytes == whole) continue;
@@ -101,26 +117,50 @@ TEST_CASE_METHOD(SavedStep, "corruption: any byte of a part costs that rank, and
   REQUIRE(read_part(2).error().code() == Errc::not_found);
 }
 
-TEST_CASE_METHOD(SavedStep, "corruption: any byte of the marker and of the history",
+TEST_CASE_METHOD(SavedStep, "corruption: any bit of the marker and of the history",
                  "[unit][storage]") {
   format::Timelines timelines;
   timelines.run = test_run;
   timelines.history.resize(2);
   REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
   const std::string marker = "/scratch/job/.libckpt/run.json";
-  for (std::uint64_t at = 0; at < size_of(disk, marker); ++at) {
-    CAPTURE(at);
-    disk.flip(marker, at, at % 8);
-    REQUIRE_FALSE(run(storage::read_run_marker(site)).has_value());
-    disk.flip(marker, at, at % 8);
-  }
+  flip_every_bit(marker, [&] { REQUIRE_FALSE(run(storage::read_run_marker(site)).has_value()); });
   const std::string history = "/scratch/job/.libckpt/timelines.json";
-  for (std::uint64_t at = 0; at < size_of(disk, history); ++at) {
-    CAPTURE(at);
-    disk.flip(history, at, at % 8);
-    REQUIRE_FALSE(run(storage::load_timelines(site, test_run)).has_value());
-    disk.flip(history, at, at % 8);
-  }
+  flip_every_bit(history,
+                 [&] { REQUIRE_FALSE(run(storage::load_timelines(site, test_run)).has_value()); });
+}
+
+TEST_CASE_METHOD(SavedStep, "corruption: any bit of the header of a member", "[unit][storage]") {
+  const std::string path = step_path + "/rank-00000.safetensors";
+  std::uint64_t length = 0;
+  std::memcpy(&length, disk.content(path).data(), sizeof length);
+  REQUIRE(length > 100);
+  std::size_t flips = 0;
+  const auto check = [&] {
+    if (++flips % 8 == 0) REQUIRE_FALSE(verifies());  // It takes ten times as long.
+    const Status read = read_back(0);
+    REQUIRE_FALSE(read);
+    REQUIRE(read.error().code() == Errc::corruption);
+  };
+  flip_every_bit(path, check, sizeof length + length);
+  REQUIRE(read_back(0));
+}
+
+TEST_CASE_METHOD(SavedStep, "corruption: no bit of `latest` decides what is restored",
+                 "[unit][storage]") {
+  format::Timelines timelines;
+  timelines.run = test_run;
+  timelines.history.resize(1);
+  REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
+  const std::string path = "/scratch/job/latest";
+  const std::string before = disk.content(path);
+  flip_every_bit(path, [&] {
+    const auto found = run(storage::find_checkpoint(files, clock, "/scratch/job"));
+    REQUIRE((found ? "" : found.error().message()) == "");
+    REQUIRE(found->manifest->at == step_id(7));
+    REQUIRE(whole_steps() == std::vector{step_id(7)});
+  });
+  REQUIRE(disk.content(path) == before);
 }
 
 TEST_CASE_METHOD(SavedStep, "corruption: bytes all over the files", "[unit][storage]") {
