@@ -299,8 +299,7 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
                         "; copied files stay, and `ckpt cp` goes on "
                         "from there",
                     error.cause());
-    auto status = workplace.run(explain(workplace.files(), step, std::move(error)));
-    return fail(std::move(status).error());
+    return fail(explain(workplace, *step, std::move(error)));
   }
   Outcome outcome = copy_outcome(*step, given, *copied, moved);
   tell_history(workplace, target, *step->manifest, was_abandoned, outcome);

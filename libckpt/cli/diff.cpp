@@ -89,8 +89,8 @@ Result<Outcome> diff(const DiffOptions& given) {
   }
   if (!found) {
     for (const auto& step : {one, other}) {
-      auto status = workplace.run(explain(workplace.files(), step, Error(found.error())));
-      if (status.error().code() == Errc::unavailable) return fail(std::move(status).error());
+      Error error = explain(workplace, *step, Error(found.error()));
+      if (error.code() == Errc::unavailable) return fail(std::move(error));
     }
     return fail(Error(found.error()));
   }

@@ -148,8 +148,7 @@ Result<Outcome> export_step(Workplace& workplace, const std::shared_ptr<StoredSt
     return fail(Errc::invalid_argument,
                 fmt::format("--rank {}: {}", *given.rank, title_of(*step->manifest)));
   const auto explained = [&](Error error) -> Unexpected {
-    auto status = workplace.run(explain(workplace.files(), step, std::move(error)));
-    return fail(std::move(status).error());
+    return fail(explain(workplace, *step, std::move(error)));
   };
   const auto forms = workplace.run(read_forms(step, wish));
   if (!forms) return explained(forms.error());

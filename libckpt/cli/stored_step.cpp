@@ -12,7 +12,6 @@
 #include "storage/checkpoint_name.hpp"
 #include "storage/place_check.hpp"
 #include "storage/places.hpp"
-#include "storage/run_directory.hpp"
 #include "storage/search.hpp"
 
 namespace ckpt::cli {
@@ -148,27 +147,6 @@ Task<std::shared_ptr<StoredStep>> open_first(os::FileSystem& files,
   co_return fail(std::move(*first));
 }
 
-// Whether it is no newer than `best`, or a restore has abandoned it, as far as its manifest says.
-Task<bool> is_outdated(os::FileSystem& files, Clock& clock, std::string directory, Step best) {
-  CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest_at(files, directory));
-  if (manifest->at.step <= best) co_return true;
-  const std::string path = os::display(directory);
-  const storage::Site run(files, clock, path.substr(0, path.rfind('/')));
-  CKPT_CO_TRY(const auto timelines, co_await storage::load_timelines(run, manifest->run));
-  co_return format::is_abandoned(timelines.history, manifest->at);
-}
-
-// Whether something newer than the best of all is damaged.
-Task<bool> has_newer_damage(os::FileSystem& files, Clock& clock, storage::Candidates found) {
-  const auto best = step_in(found.directories.front());
-  for (const std::string& directory : found.damaged) {
-    if (!best || *step_in(directory) <= *best) continue;
-    const auto outdated = co_await is_outdated(files, clock, directory, *best);
-    if (!outdated || !*outdated) co_return true;
-  }
-  co_return false;
-}
-
 }  // namespace
 
 Task<std::shared_ptr<StoredStep>> open_stored_step(os::FileSystem& files, Clock& clock,
@@ -182,7 +160,7 @@ Task<std::shared_ptr<StoredStep>> open_stored_step(os::FileSystem& files, Clock&
   const storage::Site site(files, clock, path);
   if (!places.second) CKPT_CO_CHECK(co_await check_path(site));
   CKPT_CO_TRY(storage::Candidates found, co_await storage::find_candidates(files, clock, path));
-  CKPT_CO_TRY(const bool is_older, co_await has_newer_damage(files, clock, found));
+  CKPT_CO_TRY(const bool is_older, co_await storage::has_newer_damage(files, clock, found));
   // A path that is a checkpoint itself may be a link; nothing below it may be one.
   if (found.directories.front() == path) found.directories.front() = os::join(path, ".");
   CKPT_CO_TRY(auto opened, co_await open_first(files, candidates_of(found),
@@ -220,16 +198,15 @@ std::string title_of(const format::Manifest& manifest) {
                      counted(std::to_string(manifest.world_size), "rank"));
 }
 
-Task<void> explain(os::FileSystem& files, std::shared_ptr<StoredStep> step, Error error) {
-  if (step->memory) co_return fail(std::move(error));
-  const storage::Checkpoint seen = storage::describe(*step->manifest, step->directory);
-  const std::string path = os::join(step->directory, ".");
-  const auto asked = co_await storage::has_gone(files, path, seen);
-  if (!asked || !*asked) co_return fail(std::move(error));
-  co_return fail(Errc::unavailable,
-                 fmt::format("read {}: the job has removed or replaced it meanwhile; run this "
-                             "again, or keep more steps (max_ckpt_num)",
-                             step->directory));
+Error explain(Workplace& workplace, const StoredStep& step, Error error) {
+  if (step.memory) return error;
+  const storage::Checkpoint seen = storage::describe(*step.manifest, ".");
+  const auto asked = workplace.run(storage::has_gone(workplace.site(step.directory), seen));
+  if (!asked || !*asked) return error;
+  return Error(Errc::unavailable,
+               fmt::format("read {}: the job has removed or replaced it meanwhile; run this "
+                           "again, or keep more steps (max_ckpt_num)",
+                           step.directory));
 }
 
 }  // namespace ckpt::cli

@@ -74,6 +74,6 @@ bool is_packed(const format::Manifest& manifest);  // Some file of it is compres
 std::string title_of(const format::Manifest& manifest);
 
 // Returns `error`, or says instead that the job has removed the checkpoint meanwhile.
-Task<void> explain(os::FileSystem& files, std::shared_ptr<StoredStep> step, Error error);
+Error explain(Workplace& workplace, const StoredStep& step, Error error);
 
 }  // namespace ckpt::cli

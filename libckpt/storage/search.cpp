@@ -253,6 +253,16 @@ Result<Candidates> among_places(const std::string& path, FoundRuns found) {
   return candidates;
 }
 
+// Whether it is no newer than `best`, or a restore has abandoned it, as far as its manifest says.
+Task<bool> is_outdated(os::FileSystem& files, Clock& clock, std::string directory, Step best) {
+  CKPT_CO_TRY(const auto manifest, co_await read_manifest_at(files, directory));
+  if (manifest->at.step <= best) co_return true;
+  const std::string path = os::display(directory);
+  const Site run(files, clock, path.substr(0, path.rfind('/')));
+  CKPT_CO_TRY(const auto timelines, co_await load_timelines(run, manifest->run));
+  co_return format::is_abandoned(timelines.history, manifest->at);
+}
+
 }  // namespace
 
 std::string describe_passed_over(const std::vector<std::string>& passed_over) {
@@ -328,6 +338,17 @@ Task<Candidates> find_candidates(os::FileSystem& files, Clock& clock, std::strin
   candidates.passed_over = passed_over_in(read.catalog);
   add_damaged(found.runs.front(), candidates);
   co_return candidates;
+}
+
+Task<bool> has_newer_damage(os::FileSystem& files, Clock& clock, Candidates found) {
+  const auto best = parse_step_directory(os::file_name(found.directories.front()));
+  for (const std::string& directory : found.damaged) {
+    const auto parsed = parse_step_directory(os::file_name(directory));
+    if (!best || !parsed || parsed->step <= best->step) continue;
+    const auto outdated = co_await is_outdated(files, clock, directory, best->step);
+    if (!outdated || !*outdated) co_return true;
+  }
+  co_return false;
 }
 
 Task<FoundCheckpoint> find_checkpoint(os::FileSystem& files, Clock& clock, std::string path) {

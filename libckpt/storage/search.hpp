@@ -58,6 +58,10 @@ struct Candidates {
 // that is newer than all others could not be read).
 Task<Candidates> find_candidates(os::FileSystem& files, Clock& clock, std::string path);
 
+// Whether something newer than the first of them is damaged, and no restore has abandoned it.
+// Errors: none.
+Task<bool> has_newer_damage(os::FileSystem& files, Clock& clock, Candidates found);
+
 struct FoundCheckpoint {
   std::string directory;
   std::shared_ptr<const format::Manifest> manifest;
