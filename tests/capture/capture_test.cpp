@@ -23,13 +23,6 @@ std::uint64_t seeds() {
   return std::max<std::uint64_t>(40, asked != nullptr ? std::strtoull(asked, nullptr, 10) : 0);
 }
 
-WorldOptions options_of(std::uint64_t seed, const std::string& words = "") {
-  WorldOptions options;
-  options.seed = seed;
-  options.words = fmt::format("seed={} {}", seed, words);
-  return options;
-}
-
 }  // namespace
 
 TEST_CASE("capture: every step's bytes are right, for many orders of things", "[unit][capture]") {

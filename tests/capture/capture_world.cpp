@@ -9,14 +9,14 @@
 #include "base/log.hpp"
 #include "device/host_device.hpp"
 #include "format/safetensors_header.hpp"
+#include "support/patience.hpp"
 #include "support/random_bytes.hpp"
 
 namespace ckpt::test {
 
 namespace {
 
-constexpr std::uint64_t chunk = 32 * KiB;
-constexpr std::chrono::seconds patience{20};
+constexpr std::uint64_t world_chunk = 32 * KiB;
 constexpr std::byte of_the_next{0x55};  // A Slot's next user writes this.
 
 bool holds_only(std::span<const std::byte> bytes, std::byte byte) {
@@ -26,12 +26,29 @@ bool holds_only(std::span<const std::byte> bytes, std::byte byte) {
 
 // Around what copies, batches and Chunks are cut at.
 std::size_t size_of_tensor(std::size_t index, std::uint64_t seed) {
-  static constexpr std::size_t sizes[] = {1,         4,         4096,     4097, chunk - 1, chunk,
-                                          chunk + 1, 3 * chunk, 64 * KiB, 512,  4 * chunk, 24};
+  static constexpr std::size_t sizes[] = {1,
+                                          4,
+                                          4096,
+                                          4097,
+                                          world_chunk - 1,
+                                          world_chunk,
+                                          world_chunk + 1,
+                                          3 * world_chunk,
+                                          64 * KiB,
+                                          512,
+                                          4 * world_chunk,
+                                          24};
   return sizes[(index + seed) % std::size(sizes)];
 }
 
 }  // namespace
+
+WorldOptions options_of(std::uint64_t seed, const std::string& words) {
+  WorldOptions options;
+  options.seed = seed;
+  options.words = fmt::format("seed={} {}", seed, words);
+  return options;
+}
 
 CaptureWorld::CaptureWorld(const WorldOptions& options, std::uint64_t plant, int error)
     : pins_(std::make_shared<device::MemoryPins>()),
@@ -109,7 +126,7 @@ bool CaptureWorld::make_snapshotter(const WorldOptions& options) {
     if (options.is_pinned)
       pinned_.push_back(pins_->hold(std::span(*slot).subspan(first, layout_.slot_bytes), slot));
   }
-  (void)pins_->wait_settled(std::chrono::steady_clock::now() + patience);
+  (void)pins_->wait_settled(soon());
   format::HeaderFacts facts;
   facts.job = "capture";
   facts.run = to_hex(Digest{});
@@ -120,7 +137,7 @@ bool CaptureWorld::make_snapshotter(const WorldOptions& options) {
                                   sources,
                                   std::move(header),
                                   devices_,
-                                  chunk,
+                                  world_chunk,
                                   {},
                                   is_skipping_ ? slots_.size() : 0},
       listener);
@@ -163,7 +180,7 @@ void CaptureWorld::update(bool guarded) {
 }
 
 bool CaptureWorld::wait_idle() {
-  if (snapshotter_->wait_idle(std::chrono::steady_clock::now() + patience)) return true;
+  if (snapshotter_->wait_idle(soon())) return true;
   note_wrong(fmt::format("step {} does not end\n", step_));
   return false;
 }

@@ -39,6 +39,9 @@ struct WorldOptions {
   std::function<std::size_t(std::size_t tensor, std::uint64_t step)> changes;
 };
 
+// `words` are added to the seed.
+WorldOptions options_of(std::uint64_t seed, const std::string& words = "");
+
 class CaptureWorld final : private snapshot::CaptureListener {
  public:
   // `plant`: the call, counted from when libckpt is first used, that fails with `error`.

@@ -13,10 +13,8 @@ namespace ckpt::test {
 
 namespace {
 
-WorldOptions options_of(std::uint64_t seed, const std::string& words = "") {
-  WorldOptions options;
-  options.seed = seed;
-  options.words = fmt::format("seed={} {}", seed, words);
+WorldOptions checked_options(std::uint64_t seed, const std::string& words = "") {
+  WorldOptions options = options_of(seed, words);
   options.device.is_checked = true;
   return options;
 }
@@ -26,7 +24,7 @@ WorldOptions options_of(std::uint64_t seed, const std::string& words = "") {
 TEST_CASE("gpu_check: sound captures are not refused, for many orders of things",
           "[unit][capture]") {
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
-    WorldOptions options = options_of(seed);
+    WorldOptions options = checked_options(seed);
     options.is_pinned = seed % 6 != 0;
     options.gpus = seed % 5 == 0 ? 2 : 1;
     if (seed % 2 == 0) options.device.gather = GpuGather::on;
@@ -48,14 +46,14 @@ TEST_CASE("gpu_check: a bit that changes on the way ends its capture, and no oth
           "[unit][capture]") {
   std::uint64_t copies = 0;
   {
-    CaptureWorld world(options_of(4));
+    CaptureWorld world(checked_options(4));
     REQUIRE(world.run(1));
     copies = stand_in().counts().copies;
   }
   REQUIRE(copies > 10);
   std::size_t named = 0;
   for (std::uint64_t copy = 1; copy <= copies; ++copy) {
-    CaptureWorld world(options_of(4, fmt::format("corrupt_copy={}", copy)));
+    CaptureWorld world(checked_options(4, fmt::format("corrupt_copy={}", copy)));
     (void)world.run(4);
     INFO("copy " << copy << ": " << world.first_error() << world.findings());
     // A batch with wrong bytes is not reported as arrived either.
@@ -69,7 +67,7 @@ TEST_CASE("gpu_check: a bit that changes on the way ends its capture, and no oth
 }
 
 TEST_CASE("gpu_check: without it the same bit is in the Slot", "[unit][capture]") {
-  WorldOptions options = options_of(4, "corrupt_copy=2");
+  WorldOptions options = checked_options(4, "corrupt_copy=2");
   options.device.is_checked = false;
   CaptureWorld world(options);
   (void)world.run(4);
@@ -80,7 +78,7 @@ TEST_CASE("gpu_check: without it the same bit is in the Slot", "[unit][capture]"
 TEST_CASE("gpu_check: where the kernel cannot be loaded, captures go on without",
           "[unit][capture]") {
   for (const char* words : {"refuses_ptx=1", "fail_launch=1"}) {
-    CaptureWorld world(options_of(8, words));
+    CaptureWorld world(checked_options(8, words));
     const bool is_good = world.run(4);
     INFO(words << ": " << world.findings() << world.first_error());
     REQUIRE(is_good);
@@ -90,7 +88,7 @@ TEST_CASE("gpu_check: where the kernel cannot be loaded, captures go on without"
 }
 
 TEST_CASE("gpu_check: a refused launch ends its capture, and no other", "[unit][capture]") {
-  CaptureWorld world(options_of(8, "fail_launch=3"));
+  CaptureWorld world(checked_options(8, "fail_launch=3"));
   (void)world.run(4);
   INFO(world.findings() << world.first_error());
   REQUIRE(world.findings().empty());
@@ -102,7 +100,7 @@ TEST_CASE("gpu_check: a refused launch ends its capture, and no other", "[unit][
 TEST_CASE("gpu_check: an error at any call of the driver is reported, and no wrong byte is",
           "[unit][capture]") {
   // Fewer batches and an eager GPU: with the check each batch has more calls and more work.
-  WorldOptions options = options_of(7, "eager=1");
+  WorldOptions options = checked_options(7, "eager=1");
   options.device.batch_bytes = 512 * KiB;
   options.device.batch_copies_max = 64;
   require_reports_of_failed_calls(options, Second::other);
@@ -111,7 +109,7 @@ TEST_CASE("gpu_check: an error at any call of the driver is reported, and no wro
 TEST_CASE("gpu_check: its memory is freed", "[unit][capture]") {
   std::uint64_t pinned = 0;
   {
-    CaptureWorld world(options_of(9));
+    CaptureWorld world(checked_options(9));
     REQUIRE(world.run(2));
     pinned = stand_in().counts().pinned_ranges;
   }

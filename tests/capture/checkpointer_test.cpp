@@ -16,13 +16,13 @@
 
 #include "base/random.hpp"
 #include "support/cuda_stand_in/stand_in.hpp"
+#include "support/patience.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace ckpt::test {
 
 namespace {
 
-constexpr std::chrono::seconds patience{20};
 // Guarded and not, around what a copy, a page and a batch of small ones are; the last on the host.
 constexpr std::array<std::size_t, 6> sizes = {1, 4097, 300'000, 24, 70'001, 5000};
 

@@ -24,7 +24,7 @@ using device::GatherEntry;
 namespace {
 
 constexpr std::size_t margin = 64;
-constexpr std::byte untouched{0xa5};
+constexpr std::byte ungathered{0xa5};
 
 // A warp copies `bytes` between addresses that are so far from a multiple of 64. Returns "" if the
 // target has exactly these.
@@ -32,7 +32,7 @@ std::string fault_of(std::size_t from, std::size_t to, std::size_t bytes) {
   alignas(64) static std::array<std::byte, 24 * KiB> source, target;
   const auto content = random_bytes(bytes, bytes * 7 + from * 3 + to);
   std::ranges::copy(content, source.begin() + static_cast<std::ptrdiff_t>(from));
-  target.fill(untouched);
+  target.fill(ungathered);
   GatherEntry entry;
   entry.source = reinterpret_cast<std::uint64_t>(source.data() + from);
   entry.slot_offset = margin + to;
@@ -43,7 +43,7 @@ std::string fault_of(std::size_t from, std::size_t to, std::size_t bytes) {
       gather_part(entry, part, reinterpret_cast<unsigned char*>(target.data()), lane);
   const std::span<const std::byte> all(target);
   const auto is_untouched = [](std::span<const std::byte> around) {
-    return std::ranges::all_of(around, [](std::byte byte) { return byte == untouched; });
+    return std::ranges::all_of(around, [](std::byte byte) { return byte == ungathered; });
   };
   if (!is_untouched(all.first(margin + to))) return "bytes before it were written";
   if (!is_untouched(all.subspan(margin + to + bytes))) return "bytes behind it were written";
@@ -79,16 +79,14 @@ struct NoListener final : device::CopyListener {
   void run_ended(Status) override {}
 };
 
-WorldOptions options_of(std::uint64_t seed, const std::string& words = "") {
-  WorldOptions options;
-  options.seed = seed;
-  options.words = fmt::format("seed={} {}", seed, words);
+WorldOptions gathering_options(std::uint64_t seed, const std::string& words = "") {
+  WorldOptions options = options_of(seed, words);
   options.device.gather = GpuGather::on;
   return options;
 }
 
 std::uint64_t launches(GpuGather gather, std::size_t tensors) {
-  WorldOptions options = options_of(3);
+  WorldOptions options = gathering_options(3);
   options.device.gather = gather;
   options.tensors = tensors;
   CaptureWorld world(options);
@@ -150,7 +148,7 @@ TEST_CASE("gather: only small copies go by kernel, and only where there are enou
 
 TEST_CASE("gather: every step's bytes are right, for many orders of things", "[unit][capture]") {
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
-    WorldOptions options = options_of(seed);
+    WorldOptions options = gathering_options(seed);
     options.is_pinned = seed % 6 != 0;
     options.gpus = seed % 5 == 0 ? 2 : 1;
     if (seed % 3 == 0) options.words += " fifo=1";
@@ -188,7 +186,7 @@ TEST_CASE("gather: by itself it stays away where all streams share one queue", "
 }
 
 TEST_CASE("gather: a thousand small tensors are a launch for each batch", "[unit][capture]") {
-  WorldOptions options = options_of(5);
+  WorldOptions options = gathering_options(5);
   options.tensors = 1200;
   options.guarded = Guarded::all;
   options.device = {0, 64 * MiB, 1024};
@@ -206,7 +204,7 @@ TEST_CASE("gather: a thousand small tensors are a launch for each batch", "[unit
 TEST_CASE("gather: where the kernel cannot be had, the copy engine copies all", "[unit][capture]") {
   for (const char* words :
        {"refuses_ptx=1", "host_pointers=0", "fail_launch=1", "fail_launch=2", "fail_launch=3"}) {
-    CaptureWorld world(options_of(8, words));
+    CaptureWorld world(gathering_options(8, words));
     const bool is_good = world.run(4);
     INFO(words << ": " << world.findings() << world.first_error());
     REQUIRE(is_good);
@@ -219,14 +217,14 @@ TEST_CASE("gather: where the kernel cannot be had, the copy engine copies all", 
 
 TEST_CASE("gather: an error at any call of the driver is reported, and no wrong byte is",
           "[unit][capture]") {
-  require_reports_of_failed_calls(options_of(7), Second::alike);
+  require_reports_of_failed_calls(gathering_options(7), Second::alike);
 }
 
 TEST_CASE("gather: a kernel that fails on the GPU ends the captures, and not the trainer",
           "[unit][capture]") {
   // The table, a launch and a copy of each of the six captures at least.
   for (std::uint64_t copy = 1; copy <= 13; copy += 2) {
-    require_end_of_captures(options_of(copy, fmt::format("fail_copy={} error=700", copy)));
+    require_end_of_captures(gathering_options(copy, fmt::format("fail_copy={} error=700", copy)));
   }
 }
 
@@ -257,7 +255,7 @@ TEST_CASE("gather: a table's memory is used again, since to free it waits for th
 }
 
 TEST_CASE("gather: tables of plans that are no more are freed", "[unit][capture]") {
-  WorldOptions options = options_of(9);
+  WorldOptions options = gathering_options(9);
   std::uint64_t pinned = 0;
   {
     CaptureWorld world(options);

@@ -15,8 +15,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds long_enough{60'000};
-
 GpuRanks opened(int gpu, milliseconds abort_patience = long_enough) {
   GpuRanks::Options options;
   options.gpu = gpu;

@@ -11,7 +11,7 @@
 namespace ckpt::test {
 namespace {
 
-constexpr std::uint64_t seeds = 60;
+constexpr std::uint64_t mutant_seeds = 60;
 
 [[noreturn]] void caught(const char* how) {
   fmt::print("caught: {}\n", how);
@@ -30,7 +30,7 @@ void on_abort(int) {
 int main() {
   using namespace ckpt::test;
   std::signal(SIGABRT, on_abort);
-  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+  for (std::uint64_t seed = 1; seed <= mutant_seeds; ++seed) {
     for (const bool is_pinned : {true, false}) {
       WorldOptions options;
       options.seed = seed;
@@ -42,6 +42,6 @@ int main() {
       if (!findings.empty()) caught(findings.c_str());
     }
   }
-  fmt::print("not caught by {} seeds\n", seeds);
+  fmt::print("not caught by {} seeds\n", mutant_seeds);
   return 1;
 }

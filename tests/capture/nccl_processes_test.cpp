@@ -20,8 +20,8 @@ using Catch::StartsWith;
 
 namespace {
 
-constexpr int long_enough = 60'000;  // Only a hang reaches it.
-constexpr int soon = 200;            // It passes while others do not come.
+constexpr int long_enough_ms = 60'000;  // Only a hang reaches it.
+constexpr int brief_ms = 200;           // It passes while others do not come.
 
 class Rank {
  public:
@@ -91,7 +91,7 @@ class Ranks {
   void join() {
     const std::string id = all_[0]->ask("id");
     for (std::size_t rank = 0; rank < all_.size(); ++rank)
-      all_[rank]->begin(word_to_join(rank, id, long_enough));
+      all_[rank]->begin(word_to_join(rank, id, long_enough_ms));
     for (const auto& rank : all_) REQUIRE(rank->answer() == "ok");
   }
   std::vector<std::string> all(const std::string& answer) const {
@@ -112,7 +112,7 @@ TEST_CASE("nccl processes: all have the bytes of one, from one after the other",
   Ranks ranks(3);
   ranks.join();
   for (const int root : {1, 1, 0}) {
-    CHECK(ranks.ask(fmt::format("broadcast {} {}", root, long_enough)) == ranks.all("ok"));
+    CHECK(ranks.ask(fmt::format("broadcast {} {}", root, long_enough_ms)) == ranks.all("ok"));
     CHECK(ranks.ask("has 1") == ranks.all("yes"));  // Rank 0 has that, too.
   }
   CHECK(ranks.ask("close 60000") == ranks.all("ok"));
@@ -122,10 +122,10 @@ TEST_CASE("nccl processes: all have the bytes of one, from one after the other",
 TEST_CASE("nccl processes: a rank that is late is waited for", "[unit][device]") {
   Ranks ranks(2);
   const std::string id = ranks[1].ask("id");
-  ranks[0].begin(ranks.word_to_join(0, id, long_enough));
-  REQUIRE(ranks[1].ask(ranks.word_to_join(1, id, long_enough)) == "ok");
+  ranks[0].begin(ranks.word_to_join(0, id, long_enough_ms));
+  REQUIRE(ranks[1].ask(ranks.word_to_join(1, id, long_enough_ms)) == "ok");
   REQUIRE(ranks[0].answer() == "ok");
-  const std::string send = fmt::format("broadcast 1 {}", long_enough);
+  const std::string send = fmt::format("broadcast 1 {}", long_enough_ms);
   ranks[0].begin(send);
   ranks[1].signal(SIGSTOP);
   ranks[1].begin(send);
@@ -143,13 +143,13 @@ TEST_CASE("nccl processes: a rank that dies costs the others their deadline, and
   SECTION("before it joins") {
     const std::string id = ranks[0].ask("id");
     ranks[2].signal(SIGKILL);
-    ranks[0].begin(ranks.word_to_join(0, id, soon));
-    CHECK_THAT(ranks[1].ask(ranks.word_to_join(1, id, soon)), StartsWith("unavailable"));
+    ranks[0].begin(ranks.word_to_join(0, id, brief_ms));
+    CHECK_THAT(ranks[1].ask(ranks.word_to_join(1, id, brief_ms)), StartsWith("unavailable"));
     CHECK_THAT(ranks[0].answer(), StartsWith("unavailable"));
   }
   SECTION("in mid-broadcast") {
     ranks.join();
-    const std::string send = fmt::format("broadcast {} {}", is_root ? 2 : 0, soon);
+    const std::string send = fmt::format("broadcast {} {}", is_root ? 2 : 0, brief_ms);
     ranks[0].begin(send);
     ranks[2].signal(SIGKILL);
     CHECK_THAT(ranks[1].ask(send), StartsWith("unavailable"));
@@ -158,7 +158,7 @@ TEST_CASE("nccl processes: a rank that dies costs the others their deadline, and
   SECTION("stopped, and not dead") {
     ranks.join();
     ranks[2].signal(SIGSTOP);
-    const std::string send = fmt::format("broadcast {} {}", is_root ? 2 : 0, soon);
+    const std::string send = fmt::format("broadcast {} {}", is_root ? 2 : 0, brief_ms);
     ranks[0].begin(send);
     CHECK_THAT(ranks[1].ask(send), StartsWith("unavailable"));
     CHECK_THAT(ranks[0].answer(), StartsWith("unavailable"));
@@ -175,7 +175,7 @@ TEST_CASE("nccl processes: a rank that dies costs the others their deadline, and
 
 TEST_CASE("nccl processes: an id whose maker is gone is refused", "[unit][device]") {
   Ranks ranks(2);
-  const std::string late = ranks.word_to_join(1, ranks[0].ask("id"), soon);
+  const std::string late = ranks.word_to_join(1, ranks[0].ask("id"), brief_ms);
   ranks.lose(0);
   CHECK_THAT(ranks[0].ask(late), StartsWith("i/o: join 2 ranks by NCCL"));
 }

@@ -23,13 +23,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::size_t part_bytes[] = {1, 300, 70'000, (4 << 20) + 1};
-constexpr milliseconds long_enough{60'000};
+constexpr std::size_t sizes_of_parts[] = {1, 300, 70'000, (4 << 20) + 1};
 
 class RankProcess {
  public:
   RankProcess() : trainer_("devices=1"), ranks_(open()) {
-    for (const std::size_t bytes : part_bytes) parts_.push_back({trainer_.allocate(bytes), bytes});
+    for (const std::size_t bytes : sizes_of_parts)
+      parts_.push_back({trainer_.allocate(bytes), bytes});
   }
 
   std::string answer(std::istream& line) {
@@ -63,7 +63,7 @@ class RankProcess {
     return milliseconds(count);
   }
   static std::vector<std::byte> content_of(std::uint64_t rank, std::size_t part) {
-    return random_bytes(part_bytes[part], 100 * rank + part + 1);
+    return random_bytes(sizes_of_parts[part], 100 * rank + part + 1);
   }
 
   std::string id() {

@@ -14,22 +14,20 @@
 #include "device/host_device.hpp"
 #include "snapshot/restorer.hpp"
 #include "support/cuda_stand_in/stand_in.hpp"
+#include "support/patience.hpp"
 
 namespace ckpt::test {
 
 namespace {
 
-constexpr std::uint64_t chunk = 4 * KiB;
+constexpr std::uint64_t restore_chunk = 4 * KiB;
 constexpr std::byte cleared{0xcc};
-
-device::Deadline soon() {
-  return std::chrono::steady_clock::now() + std::chrono::seconds(30);
-}
 
 struct Rig {
   Rig(const std::string& words, bool is_pinned) : trainer(words) {
     std::vector<format::TensorSpec> specs;
-    for (const std::size_t bytes : {3 * chunk + 5, std::uint64_t{1}, chunk, chunk - 1, 5 * chunk}) {
+    for (const std::size_t bytes : {3 * restore_chunk + 5, std::uint64_t{1}, restore_chunk,
+                                    restore_chunk - 1, 5 * restore_chunk}) {
       format::TensorSpec spec;
       spec.name = fmt::format("t{}", specs.size());
       spec.dtype = DType::u8;
@@ -40,14 +38,15 @@ struct Rig {
     record.id.at.step = Step{900};
     record.layout = format::make_layout(specs, 0, 0).value();
     record.bytes = record.layout.slot_bytes;
-    record.chunk_bytes = chunk;
+    record.chunk_bytes = restore_chunk;
     memory = std::make_shared<std::vector<std::byte>>(record.bytes + 2 * page_bytes);
     const auto first = page_bytes - reinterpret_cast<std::uintptr_t>(memory->data()) % page_bytes;
     slot = std::span(*memory).subspan(first, record.bytes);
     Random random(7);
     for (std::byte& byte : slot) byte = static_cast<std::byte>(random.next());
-    for (std::uint64_t at = 0; at < record.bytes; at += chunk)
-      record.chunk_crcs.push_back(crc32(slot.subspan(at, std::min(chunk, record.bytes - at))));
+    for (std::uint64_t at = 0; at < record.bytes; at += restore_chunk)
+      record.chunk_crcs.push_back(
+          crc32(slot.subspan(at, std::min(restore_chunk, record.bytes - at))));
     for (const auto& place : record.layout.tensors) {
       std::byte* const data = trainer.allocate(place.extent.bytes);
       targets.push_back({place.name, place.dtype, place.shape, data, 1});
@@ -108,7 +107,7 @@ TEST_CASE("restore: a flipped bit is found, and its chunk stays out of the GPU's
         const auto found = rig.trainer.read(rig.targets[i].data, rig.bytes_of(i));
         const std::uint64_t offset = rig.record.layout.tensors[i].extent.offset;
         for (std::uint64_t k = 0; k < found.size(); ++k) {
-          const bool is_bad = !is_whole && (offset + k) / chunk == flipped;
+          const bool is_bad = !is_whole && (offset + k) / restore_chunk == flipped;
           const bool is_left = found[k] == cleared;
           const bool is_restored = found[k] == good[offset + k];
           if (is_bad ? !is_left : is_whole ? !is_restored : !is_left && !is_restored)

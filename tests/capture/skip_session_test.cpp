@@ -10,13 +10,13 @@
 
 #include "base/units.hpp"
 #include "support/cuda_stand_in/stand_in.hpp"
+#include "support/patience.hpp"
 #include "support/random_bytes.hpp"
 
 namespace ckpt::test {
 
 namespace {
 
-constexpr std::chrono::seconds patience{20};
 constexpr std::size_t frozen_bytes = 3 * MiB + 1234;
 constexpr std::size_t trained_bytes = 40'000;
 

@@ -20,10 +20,8 @@ std::size_t nothing(std::size_t, std::uint64_t) {
   return 0;
 }
 
-WorldOptions options_of(std::uint64_t seed, const std::string& words = "") {
-  WorldOptions options;
-  options.seed = seed;
-  options.words = fmt::format("seed={} {}", seed, words);
+WorldOptions skipping_options(std::uint64_t seed, const std::string& words = "") {
+  WorldOptions options = options_of(seed, words);
   options.device.skips_unchanged = true;
   options.changes = nothing;
   return options;
@@ -36,7 +34,7 @@ std::uint64_t bytes_of_tensors(const CaptureWorld& world) {
 }
 
 // Into each Slot once.
-void fill_slots(CaptureWorld& world, std::size_t slots = 2) {
+void fill_each_slot(CaptureWorld& world, std::size_t slots = 2) {
   REQUIRE(world.run(slots));
   REQUIRE(world.bytes_unchanged() == 0);
 }
@@ -55,12 +53,12 @@ std::uint64_t unchanged_of_next(CaptureWorld& world) {
 
 TEST_CASE("skip: where nothing has changed, nothing is copied", "[unit][capture]") {
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
-    WorldOptions options = options_of(seed);
+    WorldOptions options = skipping_options(seed);
     options.guarded = Guarded::none;
     options.slots = 2 + seed % 2;
     if (seed % 2 == 0) options.device.gather = GpuGather::on;
     CaptureWorld world(options);
-    fill_slots(world, options.slots);
+    fill_each_slot(world, options.slots);
     if (options.device.gather == GpuGather::off)
       REQUIRE(stand_in().counts().bytes_by_engine >= options.slots * bytes_of_tensors(world));
     for (std::size_t i = 0; i < 2 * options.slots; ++i) {
@@ -75,7 +73,7 @@ TEST_CASE("skip: where nothing has changed, nothing is copied", "[unit][capture]
 }
 
 TEST_CASE("skip: tensors that the optimizer owns are copied as ever", "[unit][capture]") {
-  WorldOptions options = options_of(3);
+  WorldOptions options = skipping_options(3);
   options.guarded = Guarded::all;
   CaptureWorld world(options);
   REQUIRE(world.run(6));
@@ -88,14 +86,14 @@ TEST_CASE("skip: tensors that the optimizer owns are copied as ever", "[unit][ca
 TEST_CASE("skip: only parts with a changed byte are copied", "[unit][capture]") {
   constexpr std::uint64_t part = 64 * KiB;
   for (std::uint64_t seed = 1; seed <= 24; ++seed) {
-    WorldOptions options = options_of(seed);
+    WorldOptions options = skipping_options(seed);
     options.guarded = Guarded::none;
     // Behind step 2, and seen by step 3.
     options.changes = [seed](std::size_t tensor, std::uint64_t step) -> std::size_t {
       return step == 2 && tensor == seed % 24 ? 1 : 0;
     };
     CaptureWorld world(options);
-    fill_slots(world);
+    fill_each_slot(world);
     const std::uint64_t all = bytes_of_tensors(world);
     INFO("seed " << seed);
     for (int slot = 0; slot < 2; ++slot) {
@@ -112,7 +110,7 @@ TEST_CASE("skip: only parts with a changed byte are copied", "[unit][capture]") 
 TEST_CASE("skip: whatever changes, each capture is that of the tensors", "[unit][capture]") {
   std::uint64_t unchanged = 0;
   for (std::uint64_t seed = 1; seed <= 32; ++seed) {
-    WorldOptions options = options_of(seed);
+    WorldOptions options = skipping_options(seed);
     options.is_pinned = seed % 6 != 0;
     options.gpus = seed % 5 == 0 ? 2 : 1;
     options.slots = 1 + seed % 4;
@@ -143,10 +141,10 @@ TEST_CASE("skip: a Slot that somebody else has written into costs one capture", 
   std::size_t tensors = 0;
   for (std::size_t index = 0; index < 24; ++index) {
     for (const bool at_end : {false, true}) {
-      WorldOptions options = options_of(5);
+      WorldOptions options = skipping_options(5);
       options.guarded = Guarded::none;
       CaptureWorld world(options);
-      fill_slots(world);
+      fill_each_slot(world);
       REQUIRE(unchanged_of_next(world) == bytes_of_tensors(world));
       const auto& place = world.layout().tensors[index];
       const std::uint64_t at = place.extent.offset + (at_end ? place.extent.bytes - 1 : 0);
@@ -173,8 +171,8 @@ TEST_CASE("skip: a Slot that somebody else has written into costs one capture", 
 TEST_CASE("skip: after a resize or a restore, the next capture into each Slot copies all",
           "[unit][capture]") {
   const bool is_restore = GENERATE(true, false);
-  CaptureWorld world(options_of(6));
-  fill_slots(world);
+  CaptureWorld world(skipping_options(6));
+  fill_each_slot(world);
   REQUIRE(unchanged_of_next(world) > 0);
   for (std::size_t slot = 0; slot < 2; ++slot) std::ranges::fill(world.slot(slot), std::byte{0x77});
   if (is_restore) {
@@ -193,7 +191,7 @@ TEST_CASE("skip: after a resize or a restore, the next capture into each Slot co
 }
 
 TEST_CASE("skip: a Slot without a name is never skipped", "[unit][capture]") {
-  CaptureWorld world(options_of(6));
+  CaptureWorld world(skipping_options(6));
   world.forget_names();
   REQUIRE(world.run(6));
   REQUIRE(world.bytes_unchanged() == 0);
@@ -201,7 +199,7 @@ TEST_CASE("skip: a Slot without a name is never skipped", "[unit][capture]") {
 
 TEST_CASE("skip: where the kernels cannot be had, captures copy all", "[unit][capture]") {
   for (const char* words : {"refuses_ptx=1", "host_pointers=0", "fail_launch=1", "fail_launch=2"}) {
-    CaptureWorld world(options_of(8, words));
+    CaptureWorld world(skipping_options(8, words));
     const bool is_good = world.run(6);
     INFO(words << ": " << world.findings() << world.first_error());
     REQUIRE(is_good);
@@ -210,7 +208,7 @@ TEST_CASE("skip: where the kernels cannot be had, captures copy all", "[unit][ca
     REQUIRE(stand_in().counts().kernels <= 2);
   }
   REQUIRE(::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1) == 0);
-  CaptureWorld world(options_of(8));
+  CaptureWorld world(skipping_options(8));
   REQUIRE(::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS") == 0);
   REQUIRE(world.run(6));
   REQUIRE(world.bytes_unchanged() == 0);
@@ -220,14 +218,14 @@ TEST_CASE("skip: a launch that is refused costs no capture, and nothing is skipp
           "[unit][capture]") {
   std::uint64_t launches = 0;
   {
-    CaptureWorld world(options_of(8));
+    CaptureWorld world(skipping_options(8));
     REQUIRE(world.run(6));
     REQUIRE(world.bytes_unchanged() > 0);
     launches = stand_in().counts().kernels;
   }
   REQUIRE(launches > 20);
   for (std::uint64_t launch = 3; launch <= launches; launch += 3) {
-    CaptureWorld world(options_of(8, fmt::format("fail_launch={}", launch)));
+    CaptureWorld world(skipping_options(8, fmt::format("fail_launch={}", launch)));
     const bool is_good = world.run(6);
     INFO("launch " << launch << ": " << world.findings() << world.first_error());
     REQUIRE(is_good);
@@ -238,7 +236,7 @@ TEST_CASE("skip: a launch that is refused costs no capture, and nothing is skipp
 }
 
 TEST_CASE("skip: sums that arrive damaged cost a capture, and no byte", "[unit][capture]") {
-  WorldOptions options = options_of(4);
+  WorldOptions options = skipping_options(4);
   options.guarded = Guarded::none;
   options.slots = 1;
   std::uint64_t first = 0;
@@ -267,7 +265,7 @@ TEST_CASE("skip: sums that arrive damaged cost a capture, and no byte", "[unit][
 }
 
 TEST_CASE("skip: with gpu_check, what is copied is compared as well", "[unit][capture]") {
-  WorldOptions options = options_of(4);
+  WorldOptions options = skipping_options(4);
   options.device.is_checked = true;
   options.tensors = 12;  // One of each size.
   std::uint64_t copies = 0;
@@ -293,7 +291,7 @@ TEST_CASE("skip: with gpu_check, what is copied is compared as well", "[unit][ca
 TEST_CASE("skip: an error at any call of the driver is reported, and no wrong byte is",
           "[unit][capture]") {
   // Fewer batches and an eager GPU, and one Slot: the second capture skips.
-  WorldOptions options = options_of(7, "eager=1");
+  WorldOptions options = skipping_options(7, "eager=1");
   options.device.batch_bytes = 512 * KiB;
   options.device.batch_copies_max = 64;
   options.slots = 1;
@@ -303,7 +301,7 @@ TEST_CASE("skip: an error at any call of the driver is reported, and no wrong by
 TEST_CASE("skip: a kernel that fails on the GPU ends the captures, and not the trainer",
           "[unit][capture]") {
   for (std::uint64_t copy = 1; copy <= 25; copy += 4) {
-    WorldOptions options = options_of(copy, fmt::format("fail_copy={} error=700", copy));
+    WorldOptions options = skipping_options(copy, fmt::format("fail_copy={} error=700", copy));
     options.slots = 1;
     require_end_of_captures(options);
   }
@@ -311,13 +309,13 @@ TEST_CASE("skip: a kernel that fails on the GPU ends the captures, and not the t
 
 TEST_CASE("skip: a save fits into the stream, however many batches there would be",
           "[unit][capture]") {
-  WorldOptions options = options_of(2, "pending_max=1000");
+  WorldOptions options = skipping_options(2, "pending_max=1000");
   options.guarded = Guarded::none;
   options.tensors = 240;
   options.device.batch_bytes = 16 * KiB;
   options.device.batch_copies_max = 1024;
   CaptureWorld world(options);
-  fill_slots(world);
+  fill_each_slot(world);
   REQUIRE(unchanged_of_next(world) == bytes_of_tensors(world));
   REQUIRE(stand_in().counts().launches_blocked == 0);
 }
@@ -325,7 +323,7 @@ TEST_CASE("skip: a save fits into the stream, however many batches there would b
 TEST_CASE("skip: its memory is freed", "[unit][capture]") {
   std::uint64_t pinned = 0;
   {
-    CaptureWorld world(options_of(9));
+    CaptureWorld world(skipping_options(9));
     REQUIRE(world.run(4));
     pinned = stand_in().counts().pinned_ranges;
   }

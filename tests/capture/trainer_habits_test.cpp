@@ -13,6 +13,7 @@
 #include "base/units.hpp"
 #include "device/gpus.hpp"
 #include "support/cuda_stand_in/stand_in.hpp"
+#include "support/patience.hpp"
 
 namespace ckpt::test {
 
@@ -20,24 +21,20 @@ using Catch::Contains;
 
 namespace {
 
-constexpr std::uint64_t seeds = 12;
-constexpr std::size_t tensor_bytes = 256 * KiB;
+constexpr std::uint64_t habit_seeds = 12;
+constexpr std::size_t whole_bytes = 256 * KiB;
 constexpr std::size_t strip_bytes = 16 * KiB;
-
-device::Deadline soon() {
-  return std::chrono::steady_clock::now() + std::chrono::seconds(30);
-}
 
 // Scene: a trainer with one tensor, and a run that copies it in eight batches.
 class Scene final : device::CopyListener {
  public:
   explicit Scene(const std::string& words, bool is_pinned = true) : trainer_(words) {
-    source_ = trainer_.allocate(tensor_bytes);
+    source_ = trainer_.allocate(whole_bytes);
     const auto first = page_bytes - reinterpret_cast<std::uintptr_t>(memory_->data()) % page_bytes;
-    slot_ = std::span(*memory_).subspan(first, tensor_bytes);
+    slot_ = std::span(*memory_).subspan(first, whole_bytes);
     if (is_pinned) pinned_ = pins_->hold(slot_, memory_);
     device::CopyList list;
-    for (std::uint64_t at = 0; at < tensor_bytes; at += strip_bytes) {
+    for (std::uint64_t at = 0; at < whole_bytes; at += strip_bytes) {
       list.strips.push_back({at, strip_bytes, list.pieces.size(), 1});
       list.pieces.push_back({source_ + at, at, strip_bytes});
     }
@@ -100,7 +97,7 @@ class Scene final : device::CopyListener {
   };
   static void carry_out(void* argument) {
     const auto& write = *static_cast<Write*>(argument);
-    const std::vector<unsigned char> bytes(tensor_bytes, write.value);
+    const std::vector<unsigned char> bytes(whole_bytes, write.value);
     stand_in().poke(reinterpret_cast<std::uintptr_t>(write.target), bytes.data(), bytes.size());
   }
   void run_ended(Status status) override { ended_ = std::move(status); }
@@ -108,9 +105,9 @@ class Scene final : device::CopyListener {
   StandInTrainer trainer_;
   std::shared_ptr<device::MemoryPins> pins_ = std::make_shared<device::MemoryPins>();
   std::unique_ptr<device::Gpus> gpus_ =
-      device::Gpus::open({0, tensor_bytes / 8, 1024}, pins_).value();
+      device::Gpus::open({0, whole_bytes / 8, 1024}, pins_).value();
   std::shared_ptr<std::vector<std::byte>> memory_ =
-      std::make_shared<std::vector<std::byte>>(tensor_bytes + 2 * page_bytes);
+      std::make_shared<std::vector<std::byte>>(whole_bytes + 2 * page_bytes);
   std::span<std::byte> slot_;
   std::shared_ptr<const void> pinned_;
   std::byte* source_ = nullptr;
@@ -127,7 +124,7 @@ std::string violations() {
 }  // namespace
 
 TEST_CASE("habits: captures are ordered by whatever stream is named", "[unit][capture]") {
-  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+  for (std::uint64_t seed = 1; seed <= habit_seeds; ++seed) {
     INFO("seed " << seed);
     {
       Scene scene(fmt::format("seed={}", seed));
@@ -142,7 +139,7 @@ TEST_CASE("habits: captures are ordered by whatever stream is named", "[unit][ca
 
 TEST_CASE("habits: the update may be queued on another stream than the save, and by another thread",
           "[unit][capture]") {
-  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+  for (std::uint64_t seed = 1; seed <= habit_seeds; ++seed) {
     INFO("seed " << seed);
     {
       Scene scene(fmt::format("seed={}", seed));
@@ -166,7 +163,7 @@ TEST_CASE("habits: the update may be queued on another stream than the save, and
 
 TEST_CASE("habits: a stream of a context of the trainer's own, which goes before we do",
           "[unit][capture]") {
-  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+  for (std::uint64_t seed = 1; seed <= habit_seeds; ++seed) {
     INFO("seed " << seed);
     {
       Scene scene(fmt::format("seed={}", seed));

@@ -12,6 +12,7 @@
 
 #include "base/units.hpp"
 #include "device/host_device.hpp"
+#include "support/patience.hpp"
 #include "support/random_bytes.hpp"
 
 namespace ckpt::test {
@@ -31,13 +32,9 @@ class CountingListener final : public device::CopyListener {
   std::atomic<int> failures{0};
 };
 
-device::Deadline soon() {
-  return std::chrono::steady_clock::now() + std::chrono::seconds(30);
-}
-
 // Sizes around what implementations split at, two pieces to a strip, with zeros between them.
-struct Scene {
-  explicit Scene(DeviceUnderTest& subject, std::size_t scale = 1) {
+struct DeviceScene {
+  explicit DeviceScene(DeviceUnderTest& subject, std::size_t scale = 1) {
     const std::vector<std::size_t> sizes = {1,        4095,         4096,        4097,
                                             16 * KiB, 64 * KiB + 1, 1 * MiB + 7, scale * MiB};
     std::uint64_t offset = 64;
@@ -70,7 +67,8 @@ struct Scene {
   std::shared_ptr<const void> pin;
 };
 
-void require_slot_holds(const Scene& scene, const std::vector<std::vector<std::byte>>& contents) {
+void require_slot_holds(const DeviceScene& scene,
+                        const std::vector<std::vector<std::byte>>& contents) {
   for (std::size_t i = 0; i < contents.size(); ++i) {
     const device::CopyPiece& piece = scene.list.pieces[2 * i];
     const auto found = scene.slot.subspan(piece.slot_offset, piece.bytes);
@@ -84,7 +82,8 @@ void require_slot_holds(const Scene& scene, const std::vector<std::vector<std::b
   REQUIRE(scene.slot[scene.slot.size() - 64] == std::byte{0xee});
 }
 
-void require_checksums_match(DeviceUnderTest& subject, const Scene& scene, const CopyRun& run) {
+void require_checksums_match(DeviceUnderTest& subject, const DeviceScene& scene,
+                             const CopyRun& run) {
   if (!subject.device().has_checksums()) {
     REQUIRE(run.checksums().empty());
     return;
@@ -99,7 +98,7 @@ void require_checksums_match(DeviceUnderTest& subject, const Scene& scene, const
 }  // namespace
 
 void check_a_run_copies_every_piece(DeviceUnderTest& subject) {
-  Scene scene(subject);
+  DeviceScene scene(subject);
   CountingListener listener;
   const auto run = subject.device().make_run(scene.list, listener);
   for (const bool with_checksums : {true, false}) {
@@ -118,7 +117,7 @@ void check_a_run_copies_every_piece(DeviceUnderTest& subject) {
 }
 
 void check_a_run_copies_what_the_sources_hold_at_its_start(DeviceUnderTest& subject) {
-  Scene scene(subject);
+  DeviceScene scene(subject);
   CountingListener listener;
   const auto run = subject.device().make_run(scene.list, listener);
   REQUIRE(run->start({scene.slot, subject.stream(), true}));
@@ -133,7 +132,7 @@ void check_a_run_copies_what_the_sources_hold_at_its_start(DeviceUnderTest& subj
 }
 
 void check_a_fence_frees_the_sources(DeviceUnderTest& subject) {
-  Scene scene(subject, subject.large_mib());
+  DeviceScene scene(subject, subject.large_mib());
   CountingListener listener;
   const auto run = subject.device().make_run(scene.list, listener);
   for (int round = 0; round < 5; ++round) {
@@ -149,7 +148,7 @@ void check_a_fence_frees_the_sources(DeviceUnderTest& subject) {
 }
 
 void check_a_fence_of_an_idle_run_is_nothing(DeviceUnderTest& subject) {
-  Scene scene(subject);
+  DeviceScene scene(subject);
   CountingListener listener;
   const auto run = subject.device().make_run(scene.list, listener);
   REQUIRE(run->fence(subject.stream()));
@@ -169,11 +168,11 @@ void check_an_empty_run_ends(DeviceUnderTest& subject) {
 
 void check_several_runs_go_on_at_once(DeviceUnderTest& subject) {
   constexpr int run_count = 12;  // More than are queued at a time.
-  std::vector<std::unique_ptr<Scene>> scenes;
+  std::vector<std::unique_ptr<DeviceScene>> scenes;
   std::vector<std::unique_ptr<CopyRun>> runs;
   CountingListener listener;
   for (int i = 0; i < run_count; ++i) {
-    scenes.push_back(std::make_unique<Scene>(subject));
+    scenes.push_back(std::make_unique<DeviceScene>(subject));
     runs.push_back(subject.device().make_run(scenes.back()->list, listener));
   }
   for (int i = 0; i < run_count; ++i)
@@ -188,7 +187,7 @@ void check_several_runs_go_on_at_once(DeviceUnderTest& subject) {
 
 void check_a_run_may_be_destroyed_while_it_copies(DeviceUnderTest& subject) {
   for (int round = 0; round < 20; ++round) {
-    Scene scene(subject, 4);
+    DeviceScene scene(subject, 4);
     CountingListener listener;
     {
       const auto run = subject.device().make_run(scene.list, listener);

@@ -13,11 +13,6 @@ namespace {
 
 using Store = std::unique_ptr<StoreUnderTest>;
 
-Store some_store() {
-  return StoreUnderTest::make(GENERATE(as<std::string>(), "memory", "pool", "ring", "bucket",
-                                       "bucket of Google", "bucket of a server"));
-}
-
 using Steps = std::vector<format::StepId>;
 
 }  // namespace

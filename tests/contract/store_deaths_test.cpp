@@ -15,11 +15,6 @@ using Steps = std::vector<format::StepId>;
 
 constexpr std::uint64_t calls_max = 500;  // Far above what one operation needs.
 
-Store some_store() {
-  return StoreUnderTest::make(GENERATE(as<std::string>(), "memory", "pool", "ring", "bucket",
-                                       "bucket of Google", "bucket of a server"));
-}
-
 // `act` is called with the first daemon, which dies at each call in turn, and `judge` afterwards,
 // with what `act` returned. Returns how many deaths there were.
 template <class Act, class Judge>

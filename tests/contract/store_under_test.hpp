@@ -130,4 +130,10 @@ class StoreUnderTest {
   std::uint64_t attempts_ = 0;
 };
 
+// Each of them in turn.
+inline std::unique_ptr<StoreUnderTest> some_store() {
+  return StoreUnderTest::make(GENERATE(as<std::string>(), "memory", "pool", "ring", "bucket",
+                                       "bucket of Google", "bucket of a server"));
+}
+
 }  // namespace ckpt::test

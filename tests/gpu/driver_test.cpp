@@ -14,31 +14,21 @@
 #include "device/cuda_batches.hpp"
 #include "device/cuda_context_identity.hpp"
 #include "device/gpus.hpp"
-#include "gpu/gpu_trainer.hpp"
+#include "gpu/gpu_here.hpp"
 #include "os/mapped_segments.hpp"
 
 namespace ckpt::test {
 
 namespace {
 
-constexpr std::chrono::seconds patience{60};
 constexpr std::size_t piece = 2 * MiB;  // Drivers round large allocations to it.
 constexpr unsigned int portable = CU_MEMHOSTREGISTER_PORTABLE;
 
-device::Deadline soon() {
-  return std::chrono::steady_clock::now() + patience;
-}
-CUdeviceptr on_gpu(const std::byte* address) {
-  return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(address));
+device::Deadline gpu_deadline() {
+  return std::chrono::steady_clock::now() + gpu_patience;
 }
 std::byte* at(CUdeviceptr address) {
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
-}
-
-std::unique_ptr<GpuTrainer> open_trainer() {
-  auto trainer = GpuTrainer::open();
-  if (!trainer) FAIL("no_GPU_here: " << trainer.error().message());
-  return std::move(*trainer);
 }
 
 // As the daemon's segments are: shared pages of a memfd, touched.
@@ -69,7 +59,7 @@ class Captures final : device::CopyListener {
     run_ = device_->make_run(std::move(list), *this);
     memory_ = shared_pages(bytes_);
     pin_ = pins_->hold(memory_->bytes(), memory_);
-    REQUIRE(pins_->wait_settled(soon()));
+    REQUIRE(pins_->wait_settled(gpu_deadline()));
     REQUIRE(pins_->is_pinned(memory_->bytes()));
   }
   ~Captures() override {
@@ -79,7 +69,7 @@ class Captures final : device::CopyListener {
   void start(Stream stream) { REQUIRE(run_->start({memory_->bytes(), stream, false})); }
   void fence(Stream stream) { REQUIRE(run_->fence(stream)); }
   std::span<const std::byte> end() {
-    REQUIRE(run_->wait_idle(soon()));
+    REQUIRE(run_->wait_idle(gpu_deadline()));
     INFO((ended_ ? "" : ended_.error().message()));
     REQUIRE(ended_);
     return memory_->bytes().first(bytes_);
@@ -113,12 +103,14 @@ TEST_CASE("gpu driver: shared pages of a memfd are registered, copied to, and le
   CHECK(driver.register_host(first, piece, portable) == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
   for (std::uint32_t word = 1; word <= 3; ++word) {
     trainer->fill(source, word, piece / sizeof(word));
-    REQUIRE(driver.copy_to_host(first + piece, on_gpu(source), piece, stream) == CUDA_SUCCESS);
+    REQUIRE(driver.copy_to_host(first + piece, GpuTrainer::on_gpu(source), piece, stream) ==
+            CUDA_SUCCESS);
     trainer->synchronize();
     CHECK(holds(memory->bytes().subspan(piece), word));
   }
   // libckpt never does it; whether it were refused is only told.
-  const CUresult across = driver.copy_to_host(first + piece / 2, on_gpu(source), piece, stream);
+  const CUresult across =
+      driver.copy_to_host(first + piece / 2, GpuTrainer::on_gpu(source), piece, stream);
   trainer->synchronize();
   WARN("a copy over two registrations: CUDA error " << static_cast<int>(across));
   REQUIRE(driver.unregister_host(first) == CUDA_SUCCESS);
@@ -139,8 +131,8 @@ TEST_CASE("gpu driver: neighbouring allocations are told apart, and captured", "
     for (const std::size_t offset : {std::size_t{0}, std::size_t{4}, piece - 1}) {
       CUdeviceptr begin = 0;
       REQUIRE(driver.pointer_attribute(&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-                                       on_gpu(parts[i] + offset)) == CUDA_SUCCESS);
-      CHECK(begin == on_gpu(parts[i]));
+                                       GpuTrainer::on_gpu(parts[i] + offset)) == CUDA_SUCCESS);
+      CHECK(begin == GpuTrainer::on_gpu(parts[i]));
     }
   }
   WARN(neighbours << " of 31 allocations follow the one before without a gap");
@@ -179,8 +171,8 @@ TEST_CASE("gpu driver: captures are ordered by whatever stream a trainer names",
     INFO("stream " << static_cast<void*>(stream));
     const auto write = [&](std::uint32_t what) {
       for (int i = 0; i < 50; ++i)  // The last one counts, and comes late.
-        REQUIRE(driver.set_words(on_gpu(source), what + (i < 49 ? 1000 : 0), piece / sizeof(what),
-                                 stream) == CUDA_SUCCESS);
+        REQUIRE(driver.set_words(GpuTrainer::on_gpu(source), what + (i < 49 ? 1000 : 0),
+                                 piece / sizeof(what), stream) == CUDA_SUCCESS);
     };
     write(++word);
     captures.start({stream});
@@ -211,8 +203,8 @@ TEST_CASE("gpu driver: both signatures of the batched copy do the same", "[gpu]"
     std::vector<CUdeviceptr> targets, sources;
     std::vector<std::size_t> sizes;
     for (std::size_t part = 0; part < 100; ++part) {
-      targets.push_back(on_gpu(first + part * 8192));
-      sources.push_back(on_gpu(source + part * 4096));
+      targets.push_back(GpuTrainer::on_gpu(first + part * 8192));
+      sources.push_back(GpuTrainer::on_gpu(source + part * 4096));
       sizes.push_back(4096);
     }
     CUmemcpyAttributes attributes{};
@@ -254,7 +246,8 @@ TEST_CASE("gpu driver: memory of a stream-ordered pool is captured as any other"
     const auto found = captures.end();
     for (std::uint32_t i = 0; i < 8; ++i) CHECK(holds(found.subspan(i * piece, piece), i + 1));
   }
-  for (std::byte* const part : parts) CHECK(release(on_gpu(part), stream) == CUDA_SUCCESS);
+  for (std::byte* const part : parts)
+    CHECK(release(GpuTrainer::on_gpu(part), stream) == CUDA_SUCCESS);
 }
 
 TEST_CASE("gpu driver: memory that is mapped piece by piece is captured as one", "[gpu]") {

@@ -10,7 +10,7 @@
 #include "base/random.hpp"
 #include "base/units.hpp"
 #include "device/cuda_fingerprint.hpp"
-#include "gpu/gpu_trainer.hpp"
+#include "gpu/gpu_here.hpp"
 #include "support/random_bytes.hpp"
 
 namespace ckpt::test {
@@ -66,12 +66,6 @@ struct Scene {
   std::vector<bool> is_on_gpu;
   std::vector<CopyPiece> pieces;
 };
-
-std::unique_ptr<GpuTrainer> open_trainer() {
-  auto trainer = GpuTrainer::open();
-  if (!trainer) FAIL("no_GPU_here: " << trainer.error().message());
-  return std::move(*trainer);
-}
 
 void check_fingerprints(const Scene& scene, std::size_t chunk_bytes, unsigned blocks) {
   GpuTrainer& trainer = scene.trainer;

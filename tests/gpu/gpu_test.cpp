@@ -13,21 +13,12 @@
 
 #include "contract/device_contract.hpp"
 #include "device/gpus.hpp"
-#include "gpu/gpu_trainer.hpp"
+#include "gpu/gpu_here.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace ckpt::test {
 
 namespace {
-
-constexpr std::chrono::seconds patience{60};
-
-// The word is what ctest knows a skipped test by.
-std::unique_ptr<GpuTrainer> open_trainer() {
-  auto trainer = GpuTrainer::open();
-  if (!trainer) FAIL("no_GPU_here: " << trainer.error().message());
-  return std::move(*trainer);
-}
 
 class RealGpu final : public DeviceUnderTest {
  public:
@@ -45,7 +36,7 @@ class RealGpu final : public DeviceUnderTest {
   std::shared_ptr<const void> pin(const std::shared_ptr<std::vector<std::byte>>& slot) override {
     if (!is_pinned_) return nullptr;
     auto held = pins_->hold(*slot, slot);
-    REQUIRE(pins_->wait_settled(std::chrono::steady_clock::now() + patience));
+    REQUIRE(pins_->wait_settled(std::chrono::steady_clock::now() + gpu_patience));
     return held;
   }
   std::byte* allocate(std::size_t bytes) override { return trainer_->allocate(bytes); }
@@ -158,9 +149,9 @@ TEST_CASE("gpu: each life of a trainer goes on where the last one ended, bit for
       if (training.step(++step) == SaveOutcome::started) newest = step;
     }
     REQUIRE(newest > 0);
-    REQUIRE(training.checkpointer().wait(Step{newest}, Level::committed, patience));
+    REQUIRE(training.checkpointer().wait(Step{newest}, Level::committed, gpu_patience));
     REQUIRE(training.checkpointer().stats().failed == 0);
-    REQUIRE(training.checkpointer().close(patience));
+    REQUIRE(training.checkpointer().close(gpu_patience));
   }
 }
 

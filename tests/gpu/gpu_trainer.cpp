@@ -8,14 +8,6 @@
 
 namespace ckpt::test {
 
-namespace {
-
-CUdeviceptr on_gpu(const std::byte* address) {
-  return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(address));
-}
-
-}  // namespace
-
 Result<std::unique_ptr<GpuTrainer>> GpuTrainer::open() {
   CKPT_TRY(auto driver, device::CudaDriver::open());
   std::unique_ptr<GpuTrainer> trainer(new GpuTrainer(std::move(driver)));

@@ -26,6 +26,11 @@ class GpuTrainer {
   GpuTrainer(const GpuTrainer&) = delete;
   GpuTrainer& operator=(const GpuTrainer&) = delete;
 
+  // As the driver's functions take it.
+  static CUdeviceptr on_gpu(const std::byte* address) {
+    return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(address));
+  }
+
   Stream stream() const { return {stream_}; }
   const device::CudaDriver& driver() const { return *driver_; }
   CUcontext context() const { return context_; }

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "base/units.hpp"
-#include "gpu/gpu_trainer.hpp"
+#include "gpu/gpu_here.hpp"
 #include "support/random_bytes.hpp"
 
 namespace ckpt::test {
@@ -21,13 +21,7 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds patience{25'000};
-
-std::unique_ptr<GpuTrainer> open_trainer() {
-  auto trainer = GpuTrainer::open();
-  if (!trainer) FAIL("no_GPU_here: " << trainer.error().message());
-  return std::move(*trainer);
-}
+constexpr milliseconds nccl_patience{25'000};
 
 // Nothing: there is no NCCL here, and the log has the reason.
 std::optional<GpuRanks> open_ranks() {
@@ -67,8 +61,8 @@ struct Parts {
   std::vector<std::vector<std::byte>> contents;
 };
 
-Status join_alone(GpuRanks& ranks, milliseconds timeout = patience) {
-  CKPT_TRY(const GpuRanks::Id id, ranks.make_id(patience));
+Status join_alone(GpuRanks& ranks, milliseconds timeout = nccl_patience) {
+  CKPT_TRY(const GpuRanks::Id id, ranks.make_id(nccl_patience));
   return ranks.join({0, 1, id, timeout});
 }
 
@@ -83,13 +77,13 @@ TEST_CASE("gpu nccl: a rank broadcasts to itself, some MiB, twice, and closes", 
   INFO((joined ? std::string() : joined.error().message()));
   REQUIRE(joined);
   for (int time = 0; time < 2; ++time) {
-    const Status sent = ranks->broadcast({0, parts.parts, trainer->stream(), patience});
+    const Status sent = ranks->broadcast({0, parts.parts, trainer->stream(), nccl_patience});
     INFO((sent ? std::string() : sent.error().message()));
     REQUIRE(sent);
     REQUIRE(ranks->is_quiet());
     REQUIRE(parts.read() == parts.contents);
   }
-  REQUIRE(ranks->close(patience));
+  REQUIRE(ranks->close(nccl_patience));
 }
 
 TEST_CASE("gpu nccl: a deadline of zero aborts, and the next communicator works", "[gpu]") {
@@ -105,9 +99,9 @@ TEST_CASE("gpu nccl: a deadline of zero aborts, and the next communicator works"
   REQUIRE_FALSE(sent);
   REQUIRE(sent.error().code() == Errc::unavailable);
   REQUIRE(ranks->is_quiet());
-  REQUIRE(ranks->close(patience));
+  REQUIRE(ranks->close(nccl_patience));
   REQUIRE(join_alone(*ranks));
-  REQUIRE(ranks->broadcast({0, parts.parts, trainer->stream(), patience}));
+  REQUIRE(ranks->broadcast({0, parts.parts, trainer->stream(), nccl_patience}));
   REQUIRE(parts.read() == parts.contents);
 }
 
@@ -119,12 +113,12 @@ TEST_CASE("gpu nccl: two ranks on one GPU have the same bytes, or are refused", 
   REQUIRE(second);
   const Parts parts(*trainer, 3);
   const Parts others(*trainer, 100);
-  const auto id = first->make_id(patience);
+  const auto id = first->make_id(nccl_patience);
   REQUIRE(id);
   const auto take_part = [&](GpuRanks& ranks, std::uint32_t rank) -> Status {
-    CKPT_CHECK(ranks.join({rank, 2, *id, patience}));
+    CKPT_CHECK(ranks.join({rank, 2, *id, nccl_patience}));
     return ranks.broadcast(
-        {0, rank == 0 ? parts.parts : others.parts, trainer->stream(), patience});
+        {0, rank == 0 ? parts.parts : others.parts, trainer->stream(), nccl_patience});
   };
   Status of_second;
   std::thread thread([&] { of_second = take_part(*second, 1); });

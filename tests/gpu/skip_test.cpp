@@ -9,20 +9,12 @@
 #include <optional>
 
 #include "base/units.hpp"
-#include "gpu/gpu_trainer.hpp"
+#include "gpu/gpu_here.hpp"
 #include "support/random_bytes.hpp"
 
 namespace ckpt::test {
 
 namespace {
-
-constexpr std::chrono::seconds patience{60};
-
-std::unique_ptr<GpuTrainer> open_trainer() {
-  auto trainer = GpuTrainer::open();
-  if (!trainer) FAIL("no_GPU_here: " << trainer.error().message());
-  return std::move(*trainer);
-}
 
 class LoraTraining {
  public:
@@ -53,18 +45,18 @@ class LoraTraining {
   std::uint64_t save() {
     const std::uint64_t before = checkpointer_->stats().bytes_unchanged;
     saved_ = bytes_;
-    REQUIRE(checkpointer_->save(Step{++step_}, trainer_->stream(), patience).value() ==
+    REQUIRE(checkpointer_->save(Step{++step_}, trainer_->stream(), gpu_patience).value() ==
             SaveOutcome::started);
     // At once, as a trainer that does not know of the copies.
     REQUIRE(checkpointer_->guard(trainer_->stream()));
     change(trained, 0, sizes[trained]);
     if (step_ % 3 == 0) change(step_ % trained, sizes[step_ % trained] / 2, 1);
-    REQUIRE(checkpointer_->wait(Step{step_}, Level::captured, patience));
+    REQUIRE(checkpointer_->wait(Step{step_}, Level::captured, gpu_patience));
     return checkpointer_->stats().bytes_unchanged - before;
   }
   void restore() {
     for (std::size_t i = 0; i < sizes.size(); ++i) change(i, 0, sizes[i]);
-    REQUIRE(checkpointer_->wait(Step{step_}, Level::committed, patience));
+    REQUIRE(checkpointer_->wait(Step{step_}, Level::committed, gpu_patience));
     REQUIRE(checkpointer_->restore().value().step == Step{step_});
     for (std::size_t i = 0; i < sizes.size(); ++i)
       REQUIRE(trainer_->read(places_[i], sizes[i]) == saved_[i]);

@@ -19,12 +19,10 @@ namespace ckpt::sim {
 
 namespace {
 
-const std::string directory = "/ckpt";
 constexpr std::uint32_t checkpoints_kept = 3;
 constexpr std::uint32_t nodes_max = 3;
 constexpr Duration fault_phase = std::chrono::seconds(20);
 constexpr Duration calm_phase_max = std::chrono::seconds(120);
-constexpr Duration settled = std::chrono::seconds(6);  // Longer than any detection.
 
 test::SimNetworkOptions noise() {
   test::SimNetworkOptions options;
@@ -125,7 +123,7 @@ struct World::Machine {
 
 World::World(WorldOptions options)
     : options_(options), random_(options.seed), disk_(options.seed), network_(options.seed) {
-  disk_.put_directory(directory);
+  disk_.put_directory(job_directory);
   disk_.set_latency(std::chrono::microseconds(100), std::chrono::milliseconds(5));
   if (random_.one_in(3)) disk_.set_exchange_supported(false);
   world_size_ = 1 + static_cast<std::uint32_t>(random_.below(3));
@@ -328,7 +326,7 @@ void World::launch() {
     Machine& machine = *machines_.at(alive[rank % alive.size()]);
     TrainerPlan plan;
     plan.request.job = "sim";
-    if (!options_.is_elastic) plan.request.dir = directory;
+    if (!options_.is_elastic) plan.request.dir = job_directory;
     plan.has_copy = options_.has_copies;
     plan.has_part = options_.is_elastic && !options_.has_copies;
     plan.request.skip_unchanged = options_.is_frozen;
@@ -636,7 +634,7 @@ void World::reached(std::uint32_t, format::StepId at, Level level, bool is_base)
     members_at_commit_ = members_.size();
     heard_of_commit_ = {members_.begin(), members_.end()};
     const bool hear_one_another = !options_.is_elastic || !are_links_cut_;
-    was_whole_at_commit_ = now_ - disturbed_at_ > settled && hear_one_another;
+    was_whole_at_commit_ = now_ - disturbed_at_ > settling_time && hear_one_another;
   }
   if (level == Level::durable && (!durable_ || at > *durable_)) {
     durable_ = at;
@@ -684,7 +682,7 @@ void World::check_storage() {
   storage::CatalogOptions options;
   options.make_durable = false;
   auto catalog = test::run_task(
-      context, storage::read_catalog(storage::Site(files, clock, directory), options));
+      context, storage::read_catalog(storage::Site(files, clock, job_directory), options));
   if (!catalog) {
     if (!has_faults_) violated("I4: storage cannot be read in calm: " + catalog.error().message());
     return;
@@ -722,7 +720,7 @@ Outcome World::run() {
   calm();
   check_converges();
   // One more death in calm: nothing may be lost now.
-  advance(settled);
+  advance(settling_time);
   random_.one_in(2) ? kill_random_trainer() : kill_random_machine();
   check_converges();
   count_unchanged();

@@ -35,6 +35,9 @@
 
 namespace ckpt::sim {
 
+inline const std::string job_directory = "/ckpt";
+inline constexpr Duration settling_time = std::chrono::seconds(6);  // Longer than any detection.
+
 // How often a daemon looks for damage in its memory and its files.
 inline constexpr Duration verify_every = std::chrono::seconds(7);
 

@@ -13,9 +13,7 @@ namespace ckpt::sim {
 
 namespace {
 
-const std::string directory = "/ckpt";
-constexpr Duration settled = std::chrono::seconds(6);  // Longer than any detection.
-constexpr Duration hang = std::chrono::seconds(60);    // Longer than any patience.
+constexpr Duration hang = std::chrono::seconds(60);  // Longer than any patience.
 constexpr Duration goes_on_max = std::chrono::seconds(40);
 
 }  // namespace
@@ -24,8 +22,8 @@ std::vector<storage::Checkpoint> World::good_checkpoints() {
   asio::io_context context;
   test::FakeClock clock(context);
   test::MemoryFileSystem files(disk_);
-  auto read =
-      test::run_task(context, storage::read_run_catalog(storage::Site(files, clock, directory)));
+  auto read = test::run_task(context,
+                             storage::read_run_catalog(storage::Site(files, clock, job_directory)));
   if (!read) return {};
   std::vector<storage::Checkpoint> good = std::move(read->catalog.checkpoints);
   std::erase_if(good,
@@ -35,7 +33,7 @@ std::vector<storage::Checkpoint> World::good_checkpoints() {
 
 // A trainer dies while storage hangs: all begin again from what the memory of their nodes has.
 void World::hang_storage() {
-  advance(settled);
+  advance(settling_time);
   log_info("storage hangs");
   may_ask_older_ = false;
   keeps_members_ = true;
@@ -60,7 +58,7 @@ void World::hang_storage() {
 // The storage of one node hangs, in mid-flush or not, and the node is well otherwise: others write
 // its part. When it answers again, what hung goes on, and harms nothing.
 void World::hang_writer() {
-  advance(settled);
+  advance(settling_time);
   if (trainers_.size() < 2 || members_.size() < 2) return;
   const std::string& coordinator = trainers_[0]->machine();
   const std::string& writer = trainers_[1 + random_.below(trainers_.size() - 1)]->machine();
@@ -87,7 +85,7 @@ void World::check_checkpoints() {
   asio::io_context context;
   test::MemoryFileSystem files(disk_);
   for (const storage::Checkpoint& checkpoint : good_checkpoints()) {
-    const std::string path = directory + "/" + checkpoint.name;
+    const std::string path = job_directory + "/" + checkpoint.name;
     const auto report = test::run_task(context, storage::verify_checkpoint(files, path));
     if (!report || !report->is_good()) violated("I4: what was published is damaged: " + path);
   }
@@ -101,7 +99,7 @@ void World::lose_coordinator() {
   takes_all_nodes_ = true;
   kill_random_trainer();
   check_converges();
-  advance(settled);
+  advance(settling_time);
   takes_all_nodes_ = false;
   if (trainers_.size() != 3 || members_.size() != 3) return;
   std::vector<std::string> order;  // As the list of nodes has them: by rank.
@@ -119,7 +117,7 @@ void World::lose_coordinator() {
   log_info("the coordinator dies");
   holds_launches_ = true;
   kill_machine(order[0]);
-  advance(settled);
+  advance(settling_time);
   for (std::uint32_t rank = 0; committed_ && rank < 3; ++rank) {
     if (!holds(order[1], rank, *committed_) || !holds(order[2], rank, *committed_))
       violated("I1: a successor committed a step that the third node lacks");
@@ -134,7 +132,7 @@ void World::rot_storage() {
   if (good.size() < 2) return;
   std::vector<std::string> members;
   for (const std::string& path : disk_.tree()) {
-    const bool is_of_newest = path.starts_with(directory + "/" + good.back().name + "/");
+    const bool is_of_newest = path.starts_with(job_directory + "/" + good.back().name + "/");
     const bool is_needed = path.ends_with(".safetensors") || path.ends_with(".part");
     if (is_of_newest && is_needed) members.push_back(path);
   }

@@ -15,7 +15,6 @@ namespace {
 using device::FingerprintEntry;
 using device::GatherEntry;
 
-constexpr unsigned char poison = 0xdb;
 constexpr std::string_view gather_name = "ckpt_gather";
 constexpr std::string_view fingerprint_name = "ckpt_fingerprint";
 constexpr std::string_view changed_copy_name = "ckpt_changed_copy";

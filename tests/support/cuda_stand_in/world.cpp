@@ -15,7 +15,6 @@ namespace ckpt::test {
 
 namespace {
 
-constexpr unsigned char poison = 0xdb;
 constexpr std::size_t page = 4096;
 constexpr std::size_t front_bytes = std::size_t{1} << 36;  // Of addresses, not of memory.
 

@@ -26,6 +26,8 @@
 
 namespace ckpt::test {
 
+inline constexpr unsigned char poison = 0xdb;
+
 // Whether an error destroys the context that it is said of.
 bool destroys_context(CUresult error);
 

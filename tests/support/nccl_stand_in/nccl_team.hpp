@@ -18,13 +18,15 @@ namespace ckpt::test {
 // The library itself, and CKPT_NCCL_LIBRARY set so that libckpt finds it, too.
 const NcclControl& nccl_stand_in();
 
+inline constexpr std::chrono::milliseconds long_enough{60'000};  // Only a hang reaches it.
+
 struct NcclTeamOptions {
   int ranks = 2;
   std::string nccl;    // Words for the stand-in for NCCL.
   std::string driver;  // For the driver.
   // The parts that each rank has; the bytes differ from rank to rank.
   std::vector<std::size_t> parts = {1, 300, 70'000};
-  std::chrono::milliseconds abort_patience{60'000};
+  std::chrono::milliseconds abort_patience = long_enough;
 };
 
 class NcclTeam {

@@ -47,15 +47,15 @@ struct Answer {
   }
 };
 
-std::string text_of(const std::string& path) {
+std::string file_text(const std::string& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
 }
 
-class Contains {
+class Says {
  public:
-  explicit Contains(const std::string& text) : text_(text) {}
+  explicit Says(const std::string& text) : text_(text) {}
   bool operator()(const std::string& part) const { return text_.find(part) != std::string::npos; }
 
  private:
@@ -92,8 +92,8 @@ struct Place {
     Answer answer;
     REQUIRE(WIFEXITED(status));
     answer.code = WEXITSTATUS(status);
-    answer.out = text_of(out);
-    answer.err = text_of(err);
+    answer.out = file_text(out);
+    answer.err = file_text(err);
     return answer;
   }
   // Until the daemon's status is so; it learns of a death, or a question, when it gets to it.
@@ -249,11 +249,11 @@ TEST_CASE("cli: help and version end well, wrong use ends with 2", "[unit][cli]"
   CHECK(help.code == 0);
   for (const char* command : {"status", "ls", "verify", "inspect", "export", "diff", "doctor",
                               "recover", "stop", "drop", "gc", "cp", "import", "completion"}) {
-    CHECK(Contains(help.out)(command));
+    CHECK(Says(help.out)(command));
     const Answer details = place.ckpt(std::string(command) + " --help");
     CHECK(details.code == 0);
-    CHECK(Contains(details.out)("--json"));
-    CHECK(Contains(details.out)("Example"));
+    CHECK(Says(details.out)("--json"));
+    CHECK(Says(details.out)("Example"));
   }
   std::vector<std::string> pages{"--help"};
   for (const auto& name : subcommands(help.out)) pages.push_back(name + " --help");
@@ -269,13 +269,13 @@ TEST_CASE("cli: help and version end well, wrong use ends with 2", "[unit][cli]"
   CHECK(place.ckpt("").code == 2);
   CHECK(place.ckpt("stats").code == 2);
   CHECK(place.ckpt("status --colour").code == 2);
-  CHECK(Contains(place.ckpt("stats").err)("`ckpt --help` lists the commands"));
-  CHECK(Contains(place.ckpt("status --colour").err)("`ckpt status --help` has its arguments"));
-  CHECK(Contains(place.ckpt("stats").err)("there is no command \"stats\""));
+  CHECK(Says(place.ckpt("stats").err)("`ckpt --help` lists the commands"));
+  CHECK(Says(place.ckpt("status --colour").err)("`ckpt status --help` has its arguments"));
+  CHECK(Says(place.ckpt("stats").err)("there is no command \"stats\""));
   CHECK(place.ckpt("status --json --colour").json()["error"]["code"] == "invalid argument");
-  CHECK(Contains(place.ckpt("ls --bogus").err)("there is no option --bogus"));
-  CHECK(Contains(place.ckpt("ls --bogus=1 --json").err)("there is no option --bogus; `ckpt ls"));
-  CHECK(Contains(place.ckpt("ls --json").err)("DIR is required"));
+  CHECK(Says(place.ckpt("ls --bogus").err)("there is no option --bogus"));
+  CHECK(Says(place.ckpt("ls --bogus=1 --json").err)("there is no option --bogus; `ckpt ls"));
+  CHECK(Says(place.ckpt("ls --json").err)("DIR is required"));
   CHECK(place.ckpt("verify").code == 2);
   CHECK(place.ckpt("drop").code == 2);
   CHECK(place.ckpt("recover gpt2").code == 2);  // Without --dry-run.
@@ -296,7 +296,7 @@ TEST_CASE("cli: a shell completes commands and options", "[unit][cli]") {
                                 "); COMP_CWORD=" + std::to_string(count) +
                                 "; _ckpt; echo \"${COMPREPLY[@]}\"' >\"" + out + "\"";
     REQUIRE(std::system(command.c_str()) == 0);
-    return text_of(out);
+    return file_text(out);
   };
   CHECK(offered("ckpt re", 1) == "recover\n");
   CHECK(offered("ckpt gc --keep-b", 2) == "--keep-best\n");
@@ -309,12 +309,12 @@ TEST_CASE("cli: a shell completes commands and options", "[unit][cli]") {
     CHECK(options.size() >= 2);  // --help and --json.
     for (const std::string& option : options) {
       INFO(command << " " << option);
-      CHECK(Contains(" " + offered("ckpt " + command + " " + option, 2))(" " + option));
-      CHECK(Contains(zsh.out)("'" + option));
+      CHECK(Says(" " + offered("ckpt " + command + " " + option, 2))(" " + option));
+      CHECK(Says(zsh.out)("'" + option));
     }
   }
-  CHECK(Contains(zsh.out)("#compdef ckpt"));
-  CHECK(Contains(zsh.out)("\'--keep-best:value:_files\'"));
+  CHECK(Says(zsh.out)("#compdef ckpt"));
+  CHECK(Says(zsh.out)("\'--keep-best:value:_files\'"));
   CHECK(place.ckpt("completion fish").code == 2);
 }
 
@@ -324,14 +324,14 @@ TEST_CASE("cli: where no daemon runs, it says so and starts none", "[unit][cli]"
     const Answer answer = place.ckpt(command + place.runtime());
     CHECK(answer.code == 1);
     CHECK(answer.out.empty());
-    CHECK(Contains(answer.err)("no daemon runs"));
-    CHECK(Contains(answer.err)(place.options.runtime_dir));
+    CHECK(Says(answer.err)("no daemon runs"));
+    CHECK(Says(answer.err)(place.options.runtime_dir));
   }
   const auto json = place.ckpt("status --json" + place.runtime()).json();
   CHECK(json["error"]["code"] == "not found");
   const Answer stopped = place.ckpt("stop" + place.runtime());
   CHECK(stopped.code == 0);
-  CHECK(Contains(stopped.out)("No daemon runs"));
+  CHECK(Says(stopped.out)("No daemon runs"));
   CHECK_FALSE(std::filesystem::exists(place.options.runtime_dir));
 }
 
@@ -347,13 +347,13 @@ TEST_CASE("cli: status tells of nodes, ranks, steps and Slots", "[unit][cli]") {
   const Answer table = place.ckpt("status" + place.runtime());
   INFO(table.out << table.err);
   CHECK(table.code == 0);
-  CHECK(Contains(table.out)("job gpt2"));
-  CHECK(Contains(table.out)("committed step 3"));
-  CHECK(Contains(table.out)("on storage step 2"));
-  CHECK(Contains(table.out)("training"));
-  CHECK(Contains(table.out)("IF IT DIED NOW"));
-  CHECK(Contains(table.out)("gives way to training: flushes at most 500.0 MiB/s\n"));
-  CHECK(Contains(table.out)("1 step lost: goes on from step 2, from storage"));
+  CHECK(Says(table.out)("job gpt2"));
+  CHECK(Says(table.out)("committed step 3"));
+  CHECK(Says(table.out)("on storage step 2"));
+  CHECK(Says(table.out)("training"));
+  CHECK(Says(table.out)("IF IT DIED NOW"));
+  CHECK(Says(table.out)("gives way to training: flushes at most 500.0 MiB/s\n"));
+  CHECK(Says(table.out)("1 step lost: goes on from step 2, from storage"));
 
   const auto json = place.ckpt("status --json" + place.runtime()).json();
   CHECK(json["memory"]["budget_bytes"] == 256 * MiB);
@@ -391,9 +391,9 @@ TEST_CASE("cli: status names the ranks that nobody trains", "[unit][cli]") {
     const Answer short_of_two = place.ckpt("status" + place.runtime());
     INFO(short_of_two.out);
     CHECK(short_of_two.code == 1);
-    CHECK(Contains(short_of_two.out)(", 3 ranks\n  committed none, on storage none"));
-    CHECK(Contains(short_of_two.out)("missing: no trainer of ranks 0, 2\n"));
-    CHECK(Contains(short_of_two.out)("nothing to lose yet"));
+    CHECK(Says(short_of_two.out)(", 3 ranks\n  committed none, on storage none"));
+    CHECK(Says(short_of_two.out)("missing: no trainer of ranks 0, 2\n"));
+    CHECK(Says(short_of_two.out)("nothing to lose yet"));
     const auto json = place.ckpt("status --json" + place.runtime()).json();
     CHECK(json["jobs"][0]["ranks_missing"] == nlohmann::json({0, 2}));
   }
@@ -401,7 +401,7 @@ TEST_CASE("cli: status names the ranks that nobody trains", "[unit][cli]") {
       [](const auto& status) { return status["jobs"][0]["ranks_missing"].size() == 3; });
   const Answer empty = place.ckpt("status" + place.runtime());
   CHECK(empty.code == 1);
-  CHECK(Contains(empty.out)("missing: no rank has a trainer\n"));
+  CHECK(Says(empty.out)("missing: no rank has a trainer\n"));
 }
 
 TEST_CASE("cli: a job that was closed in order has nothing to lose", "[unit][cli]") {
@@ -432,8 +432,8 @@ TEST_CASE("cli: a job that was closed in order has nothing to lose", "[unit][cli
   const Answer closed = place.ckpt("status" + place.runtime());
   INFO(closed.out);
   CHECK(closed.code == 1);  // For that copy alone.
-  CHECK(Contains(closed.out)("nothing: it has ended, with step 3, from storage"));
-  CHECK_FALSE(Contains(closed.out)("lost"));
+  CHECK(Says(closed.out)("nothing: it has ended, with step 3, from storage"));
+  CHECK_FALSE(Says(closed.out)("lost"));
   const auto json = place.ckpt("status --json" + place.runtime()).json();
   CHECK(json["jobs"][0]["if_node_died"][0]["steps_lost"] == 0);
   CHECK(json["jobs"][0]["ranks"][0]["last_seen"] == 7);
@@ -446,18 +446,18 @@ TEST_CASE("cli: recover explains, drop frees, stop ends", "[unit][cli]") {
     trainer.save(7, Level::committed);
     const Answer busy = place.ckpt("drop gpt2" + place.runtime());
     CHECK(busy.code == 1);
-    CHECK(Contains(busy.err)("a trainer is attached"));
+    CHECK(Says(busy.err)("a trainer is attached"));
   }
   const Answer explained = place.ckpt("recover --dry-run" + place.runtime());
   INFO(explained.out << explained.err);
   CHECK(explained.code == 0);
-  CHECK(Contains(explained.out)("would choose step 7"));
-  CHECK(Contains(explained.out)("chosen: every shard is in memory"));
+  CHECK(Says(explained.out)("would choose step 7"));
+  CHECK(Says(explained.out)("chosen: every shard is in memory"));
   const auto json = place.ckpt("recover --dry-run gpt2 --json" + place.runtime()).json();
   CHECK(json["jobs"][0]["chosen"]["step"] == 7);
   const Answer unknown = place.ckpt("recover --dry-run bert" + place.runtime());
   CHECK(unknown.code == 1);
-  CHECK(Contains(unknown.err)("job bert"));
+  CHECK(Says(unknown.err)("job bert"));
 
   const Answer dropped = place.ckpt("drop gpt2" + place.runtime());
   INFO(dropped.err);
@@ -465,7 +465,7 @@ TEST_CASE("cli: recover explains, drop frees, stop ends", "[unit][cli]") {
   CHECK(place.ckpt("status --json" + place.runtime()).json()["jobs"].empty());
   const Answer again = place.ckpt("drop gpt2" + place.runtime());
   CHECK(again.code == 1);
-  CHECK(Contains(again.err)("holds nothing of it"));
+  CHECK(Says(again.err)("holds nothing of it"));
 
   const Answer stopped = place.ckpt("stop --json" + place.runtime());
   INFO(stopped.err);
@@ -482,7 +482,7 @@ TEST_CASE("cli: stop says whose trainer still runs", "[unit][cli]") {
   const Answer stopped = place.ckpt("stop" + place.runtime());
   INFO(stopped.out << stopped.err);
   CHECK(stopped.code == 0);
-  CHECK(Contains(stopped.out)("step 5 is on storage; its trainer still runs"));
+  CHECK(Says(stopped.out)("step 5 is on storage; its trainer still runs"));
 }
 
 TEST_CASE("cli: stop says which step the second place has", "[unit][cli]") {
@@ -505,7 +505,7 @@ TEST_CASE("cli: stop says which step the second place has", "[unit][cli]") {
       is_behind ? "step 6 is on storage; the second place " + second +
                       " has step 5, and gets newer ones when the job runs again; its trainer"
                 : "step 5 is on storage, and in the second place " + second + "; its trainer";
-  CHECK(Contains(stopped.out)(told));
+  CHECK(Says(stopped.out)(told));
 }
 
 TEST_CASE("cli: stop flushes what is in memory only", "[unit][cli]") {
@@ -515,11 +515,11 @@ TEST_CASE("cli: stop flushes what is in memory only", "[unit][cli]") {
     Trainer trainer(place.options);
     trainer.save(5, Level::committed);
   }
-  CHECK(Contains(place.ckpt("ls '" + place.options.dir + "'").out)("No checkpoint in"));
+  CHECK(Says(place.ckpt("ls '" + place.options.dir + "'").out)("No checkpoint in"));
   const Answer stopped = place.ckpt("stop" + place.runtime());
   INFO(stopped.out << stopped.err);
   CHECK(stopped.code == 0);
-  CHECK_FALSE(Contains(stopped.out)("its trainer still runs"));
+  CHECK_FALSE(Says(stopped.out)("its trainer still runs"));
   const auto json = place.ckpt("ls --json '" + place.options.dir + "'").json();
   CHECK(json["newest"] == "step-000000005");
 }
@@ -535,11 +535,11 @@ TEST_CASE("cli: stop on storage that takes no more says why, and the daemon goes
   const Answer refused = place.ckpt("stop" + place.runtime());
   INFO(refused.out << refused.err);
   CHECK(refused.code == 1);
-  CHECK(Contains(refused.err)("the daemon goes on"));
-  CHECK(Contains(refused.err)("step 5 is not durable"));
-  CHECK(Contains(refused.err)("File too large"));
-  CHECK(Contains(refused.err)("--no-flush"));
-  CHECK(Contains(place.ckpt("status" + place.runtime()).out)("committed step 5"));
+  CHECK(Says(refused.err)("the daemon goes on"));
+  CHECK(Says(refused.err)("step 5 is not durable"));
+  CHECK(Says(refused.err)("File too large"));
+  CHECK(Says(refused.err)("--no-flush"));
+  CHECK(Says(place.ckpt("status" + place.runtime()).out)("committed step 5"));
   trainer.save(6, Level::committed);
 
   place.limit_file_size(RLIM_INFINITY);
@@ -547,7 +547,7 @@ TEST_CASE("cli: stop on storage that takes no more says why, and the daemon goes
   const Answer stopped = place.ckpt("stop" + place.runtime());
   INFO(stopped.out << stopped.err);
   CHECK(stopped.code == 0);
-  CHECK(Contains(stopped.out)("step 6 is on storage"));
+  CHECK(Says(stopped.out)("step 6 is on storage"));
   CHECK(place.ckpt("ls --json '" + place.options.dir + "'").json()["newest"] == "step-000000006");
 }
 
@@ -564,13 +564,13 @@ TEST_CASE("cli: stop without a flush ends a flush that is under way", "[unit][cl
   const Answer stopped = place.ckpt("stop --no-flush" + place.runtime());
   INFO(stopped.out << stopped.err);
   CHECK(stopped.code == 0);
-  CHECK(Contains(stopped.out)("The daemon has ended, without a flush"));
-  CHECK(Contains(stopped.out)("step 5 was in memory only, and is lost"));
+  CHECK(Says(stopped.out)("The daemon has ended, without a flush"));
+  CHECK(Says(stopped.out)("step 5 was in memory only, and is lost"));
   const Answer first = flushes.get();
   INFO(first.out << first.err);
   CHECK(first.code == 0);
-  CHECK(Contains(first.out)("The daemon has ended, and flushed what could be flushed"));
-  CHECK(Contains(first.out)("step 5 was in memory only, and is lost"));
+  CHECK(Says(first.out)("The daemon has ended, and flushed what could be flushed"));
+  CHECK(Says(first.out)("step 5 was in memory only, and is lost"));
 }
 
 TEST_CASE("cli: a daemon whose socket was removed is found all the same", "[unit][cli]") {
@@ -582,7 +582,7 @@ TEST_CASE("cli: a daemon whose socket was removed is found all the same", "[unit
   const Answer found = place.ckpt("status" + place.runtime());
   INFO(found.err);
   CHECK(found.code == 0);
-  CHECK(Contains(found.out)("committed step 5"));
+  CHECK(Says(found.out)("committed step 5"));
   CHECK(std::filesystem::exists(socket));
   REQUIRE(std::filesystem::remove(socket));
   trainer.checkpointer.reset();  // Else it would start the next daemon.
@@ -598,8 +598,8 @@ TEST_CASE("cli: a daemon that lives and does not listen is not called none", "[u
   REQUIRE(lock);
   const Answer answer = place.ckpt("stop" + place.runtime());
   CHECK(answer.code == 1);
-  CHECK(Contains(answer.err)("a daemon holds " + runtime->lock()));
-  CHECK(Contains(answer.err)(runtime->socket()));
+  CHECK(Says(answer.err)("a daemon holds " + runtime->lock()));
+  CHECK(Says(answer.err)(runtime->socket()));
 }
 
 TEST_CASE("cli: a daemon that is stopped is named with what lets it go on", "[unit][cli]") {
@@ -610,8 +610,8 @@ TEST_CASE("cli: a daemon that is stopped is named with what lets it go on", "[un
   const Answer answer = place.ckpt("status" + place.runtime());
   INFO(answer.err);
   CHECK(answer.code == 1);
-  CHECK(Contains(answer.err)("pid " + std::to_string(pid) + ", which is stopped"));
-  CHECK(Contains(answer.err)("`kill -CONT " + std::to_string(pid) + "`"));
+  CHECK(Says(answer.err)("pid " + std::to_string(pid) + ", which is stopped"));
+  CHECK(Says(answer.err)("`kill -CONT " + std::to_string(pid) + "`"));
 }
 
 TEST_CASE("cli: stop says what was in memory only", "[unit][cli]") {
@@ -623,7 +623,7 @@ TEST_CASE("cli: stop says what was in memory only", "[unit][cli]") {
     trainer.checkpointer.reset();  // Else it would start the next daemon.
     const Answer stopped = place.ckpt("stop --no-flush" + place.runtime());
     CHECK(stopped.code == 0);
-    CHECK(Contains(stopped.out)("step 5 was in memory only, and is lost"));
+    CHECK(Says(stopped.out)("step 5 was in memory only, and is lost"));
   }
   SECTION("of a job without a directory") {
     place.options.dir.clear();
@@ -633,9 +633,8 @@ TEST_CASE("cli: stop says what was in memory only", "[unit][cli]") {
     trainer.checkpointer.reset();  // Else it would start the next daemon.
     const Answer stopped = place.ckpt("stop" + place.runtime());
     CHECK(stopped.code == 0);  // A framework may have the job's checkpoints in folders of its own.
-    CHECK_FALSE(Contains(stopped.out)("has flushed what it held"));
-    CHECK(
-        Contains(stopped.out)("step 5 was in memory only, and is lost (the job has no directory)"));
+    CHECK_FALSE(Says(stopped.out)("has flushed what it held"));
+    CHECK(Says(stopped.out)("step 5 was in memory only, and is lost (the job has no directory)"));
   }
 }
 
@@ -652,8 +651,8 @@ TEST_CASE("cli: ls and verify need no daemon, and name the chunk that is damaged
   const Answer listed = place.ckpt("ls " + dir);
   INFO(listed.out << listed.err);
   CHECK(listed.code == 0);
-  CHECK(Contains(listed.out)("step-000000002"));
-  CHECK(Contains(listed.out)("step-000000004"));
+  CHECK(Says(listed.out)("step-000000002"));
+  CHECK(Says(listed.out)("step-000000004"));
   const auto json = place.ckpt("ls --json " + dir).json();
   CHECK(json["checkpoints"].size() == 2);
   CHECK(json["checkpoints"][1]["job"] == "gpt2");
@@ -668,9 +667,9 @@ TEST_CASE("cli: ls and verify need no daemon, and name the chunk that is damaged
   const Answer damaged = place.ckpt("verify " + dir);
   INFO(damaged.out << damaged.err);
   CHECK(damaged.code == 1);
-  CHECK(Contains(damaged.out)("DAMAGED " + place.options.dir + "/step-000000004"));
-  CHECK(Contains(damaged.out)("rank-00000.safetensors"));
-  CHECK(Contains(damaged.out)("chunk 1"));
+  CHECK(Says(damaged.out)("DAMAGED " + place.options.dir + "/step-000000004"));
+  CHECK(Says(damaged.out)("rank-00000.safetensors"));
+  CHECK(Says(damaged.out)("chunk 1"));
   CHECK(place.ckpt("verify " + dir + "/step-000000002").code == 0);
   CHECK(place.ckpt("verify --newest " + dir).code == 1);
   const auto told = place.ckpt("verify --json " + dir).json();
@@ -681,7 +680,7 @@ TEST_CASE("cli: ls and verify need no daemon, and name the chunk that is damaged
   CHECK(place.ckpt("ls " + dir).code == 1);
   const Answer manifest = place.ckpt("verify " + dir + "/step-000000002");
   CHECK(manifest.code == 1);
-  CHECK(Contains(manifest.out)("manifest.json"));
+  CHECK(Says(manifest.out)("manifest.json"));
 }
 
 TEST_CASE("cli: ls marks what a restore has abandoned, and no newest is among it", "[unit][cli]") {
@@ -703,14 +702,14 @@ TEST_CASE("cli: ls marks what a restore has abandoned, and no newest is among it
   const Answer listed = place.ckpt("ls " + dir);
   INFO(listed.out << listed.err);
   CHECK(listed.code == 0);
-  CHECK(Contains(listed.out)("abandoned"));
+  CHECK(Says(listed.out)("abandoned"));
   const auto json = place.ckpt("ls --json " + dir).json();
   CHECK(json["newest"] == "step-000000002");
   CHECK(json["checkpoints"][0]["abandoned"] == false);
   CHECK(json["checkpoints"][1]["abandoned"] == true);
   const auto verified = place.ckpt("verify --newest --json " + dir).json();
   REQUIRE(verified["checkpoints"].size() == 1);
-  CHECK(Contains(verified["checkpoints"][0].dump())("step-000000002"));
+  CHECK(Says(verified["checkpoints"][0].dump())("step-000000002"));
 }
 
 TEST_CASE("cli: files beside the checkpoints are looked at too", "[unit][cli]") {
@@ -728,9 +727,9 @@ TEST_CASE("cli: files beside the checkpoints are looked at too", "[unit][cli]") 
       const Answer answer = place.ckpt(command + dir);
       INFO(command << answer.out << answer.err);
       CHECK(answer.code == 1);
-      CHECK(Contains(answer.out)(part));
+      CHECK(Says(answer.out)(part));
       // A verdict names the whole path, since there may be several runs.
-      const bool is_named = Contains(answer.out)("DAMAGED " + place.options.dir + "/");
+      const bool is_named = Says(answer.out)("DAMAGED " + place.options.dir + "/");
       CHECK(is_named == (std::string(command) == "verify "));
     }
   };
@@ -752,7 +751,7 @@ TEST_CASE("cli: files beside the checkpoints are looked at too", "[unit][cli]") 
   const auto refused = Checkpointer::open(place.options);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code() == Errc::corruption);
-  CHECK(Contains(refused.error().text())("step-000000002 to step-000000004"));
+  CHECK(Says(refused.error().text())("step-000000002 to step-000000004"));
 }
 
 TEST_CASE("cli: a running job's changes meanwhile are no damage", "[unit][cli]") {
@@ -774,8 +773,8 @@ TEST_CASE("cli: a running job's changes meanwhile are no damage", "[unit][cli]")
       const Answer answer = place.ckpt(command + dir);
       INFO(answer.out << answer.err);
       CHECK(answer.code == 0);
-      CHECK(Contains(answer.out)("step-000000006"));
-      CHECK_FALSE(Contains(answer.out)("DAMAGED"));
+      CHECK(Says(answer.out)("step-000000006"));
+      CHECK_FALSE(Says(answer.out)("DAMAGED"));
       removal.finish();
       move(".gone", "step-000000004");
     }
@@ -786,7 +785,7 @@ TEST_CASE("cli: a running job's changes meanwhile are no damage", "[unit][cli]")
     const Answer answer = place.ckpt("ls " + dir);
     INFO(answer.out << answer.err);
     CHECK(answer.code == 0);
-    CHECK_FALSE(Contains(answer.out)("DAMAGED"));
+    CHECK_FALSE(Says(answer.out)("DAMAGED"));
   }
 }
 
@@ -819,8 +818,8 @@ TEST_CASE("cli: a directory whose marker is no file is damaged", "[unit][cli]") 
     const Answer answer = place.ckpt(command + dir);
     INFO(what << ", " << command << answer.out << answer.err);
     CHECK(answer.code == 1);
-    CHECK(Contains(answer.out)("DAMAGED "));
-    CHECK(Contains(answer.out)(".libckpt/run.json: "));
+    CHECK(Says(answer.out)("DAMAGED "));
+    CHECK(Says(answer.out)(".libckpt/run.json: "));
   }
   CHECK_FALSE(Checkpointer::open(place.options));
 }
@@ -831,8 +830,8 @@ TEST_CASE("cli: a directory that is not there is named", "[unit][cli]") {
   for (const char* command : {"ls ", "verify "}) {
     const Answer answer = place.ckpt(command + missing);
     CHECK(answer.code == 1);
-    CHECK(Contains(answer.err)(missing));
-    CHECK(Contains(answer.err)("there is no such directory"));
+    CHECK(Says(answer.err)(missing));
+    CHECK(Says(answer.err)("there is no such directory"));
   }
   const auto json = place.ckpt("verify --json " + missing).json();
   CHECK(json["error"]["code"] == "not found");
@@ -859,20 +858,20 @@ TEST_CASE("cli: inspect, export and diff read the newest whole checkpoint", "[un
   const Answer seen = place.ckpt("inspect " + dir);
   INFO(seen.out << seen.err);
   CHECK(seen.code == 0);
-  CHECK(Contains(seen.out)("step 4 of job gpt2, 1 rank: 1 tensor, 5.0 MiB"));
-  CHECK(Contains(seen.out)("weights  F32   [1310720]"));
+  CHECK(Says(seen.out)("step 4 of job gpt2, 1 rank: 1 tensor, 5.0 MiB"));
+  CHECK(Says(seen.out)("weights  F32   [1310720]"));
   const auto json = place.ckpt("inspect --json " + dir + "/step-000000002/").json();
   CHECK(json["step"] == 2);
   CHECK(json["tensors"][0]["shape"][0] == 1310720);
   CHECK(json["tensors"][0]["parts"][0]["rank"] == 0);
   CHECK(place.ckpt("inspect --names 'x*' " + dir).code == 1);
-  CHECK(Contains(place.ckpt("inspect " + dir, "COLUMNS=30").out)("\nweights\n    F32 "));
+  CHECK(Says(place.ckpt("inspect " + dir, "COLUMNS=30").out)("\nweights\n    F32 "));
 
   const std::string out = place.directory.file("model.safetensors");
   const Answer first = place.ckpt("export " + dir + " '" + out + "'");
   INFO(first.out << first.err);
   CHECK(first.code == 0);
-  CHECK(Contains(first.out)("1 tensor, 5.0 MiB"));
+  CHECK(Says(first.out)("1 tensor, 5.0 MiB"));
   CHECK(first.err.empty());
   CHECK(std::filesystem::file_size(out) > 5 * MiB);
   CHECK(place.ckpt("export " + dir + " '" + out + "'").code == 2);
@@ -888,13 +887,13 @@ TEST_CASE("cli: inspect, export and diff read the newest whole checkpoint", "[un
   const Answer other = place.ckpt("diff " + dir + "/step-000000002 " + dir);
   INFO(other.out << other.err);
   CHECK(other.code == 1);
-  CHECK(Contains(other.out)("1 of 1310720 F32, by 0.25 at most"));
+  CHECK(Says(other.out)("1 of 1310720 F32, by 0.25 at most"));
   const auto found = place.ckpt("diff --json " + dir + "/step-000000002 " + dir).json();
   CHECK(found["equal"] == false);
   CHECK(found["differences"][0]["max_difference"] == 0.25);
   const Answer same = place.ckpt("diff " + dir + " " + dir);
   CHECK(same.code == 0);
-  CHECK(Contains(same.out)("all the same"));
+  CHECK(Says(same.out)("all the same"));
   for (const char* command : {"inspect ", "diff . "})
     CHECK(place.ckpt(command + place.directory.file("missing")).code == 1);
 }
@@ -909,12 +908,12 @@ TEST_CASE("cli: a step in memory is inspected, exported, compared and copied", "
     trainer.save(4, Level::committed);
     const Answer seen = place.ckpt("inspect memory:gpt2" + place.runtime());
     CHECK(seen.code == 0);
-    CHECK(Contains(seen.out)("step 4 of job gpt2, 1 rank: 1 tensor, 5.0 MiB"));
+    CHECK(Says(seen.out)("step 4 of job gpt2, 1 rank: 1 tensor, 5.0 MiB"));
     REQUIRE(place.ckpt("export memory:gpt2 " + out + place.runtime()).code == 0);
     CHECK(std::filesystem::file_size(out) > 5 * MiB);
     REQUIRE(place.ckpt("cp memory:gpt2 " + there + place.runtime()).code == 0);
     CHECK(place.ckpt("verify " + there).code == 0);
-    CHECK(Contains(place.ckpt("cp memory:gpt2 " + there + place.runtime()).out)("there already"));
+    CHECK(Says(place.ckpt("cp memory:gpt2 " + there + place.runtime()).out)("there already"));
     CHECK(place.ckpt("diff memory:gpt2/step-000000004 " + there + place.runtime()).code == 0);
   }
   REQUIRE(place.ckpt("stop --no-flush" + place.runtime()).code == 0);
@@ -924,7 +923,7 @@ TEST_CASE("cli: a step in memory is inspected, exported, compared and copied", "
   const Answer refused = place.ckpt("cp memory:gpt2 " + there + place.runtime());
   INFO(refused.err);
   CHECK(refused.code == 2);
-  CHECK(Contains(refused.err)("another checkpoint is there"));
+  CHECK(Says(refused.err)("another checkpoint is there"));
   CHECK(place.ckpt("diff memory:gpt2 " + there + place.runtime()).code == 1);
 }
 
@@ -942,15 +941,15 @@ TEST_CASE("cli: export and diff pass over a damaged checkpoint of a run", "[unit
   for (const std::string& command : {forced(newest), "diff " + newest + " " + older}) {
     const Answer damaged = place.ckpt(command);
     CHECK(damaged.code == 1);
-    CHECK(Contains(damaged.err)("rank-00000.safetensors: chunk 1"));
+    CHECK(Says(damaged.err)("rank-00000.safetensors: chunk 1"));
   }
   // For a run the next good one serves, one line says why, and a script sees that it is older.
   for (const std::string& command : {forced(dir), "diff " + dir + " " + older}) {
     const Answer passed = place.ckpt(command);
     CHECK(passed.code == 1);
-    CHECK(Contains(passed.out)("This is not the newest step"));
-    CHECK(Contains(passed.err)("step-000000002; passed over: "));
-    CHECK(Contains(passed.err)("rank-00000.safetensors: chunk 1"));
+    CHECK(Says(passed.out)("This is not the newest step"));
+    CHECK(Says(passed.err)("step-000000002; passed over: "));
+    CHECK(Says(passed.err)("rank-00000.safetensors: chunk 1"));
   }
 }
 
@@ -959,8 +958,8 @@ TEST_CASE("cli: doctor finds what will not work, and where options come from", "
   const std::string here = " --dir '" + place.options.dir + "'" + place.runtime();
   const Answer well = place.ckpt("doctor" + here, "LIBCKPT_MEMORY_BUDGET=16MiB");
   INFO(well.out << well.err);
-  CHECK(Contains(well.out)("locked memory"));
-  CHECK(Contains(well.out)("environment LIBCKPT_MEMORY_BUDGET"));
+  CHECK(Says(well.out)("locked memory"));
+  CHECK(Says(well.out)("environment LIBCKPT_MEMORY_BUDGET"));
   CHECK(std::filesystem::is_empty(place.options.dir));
 
   const auto json = place.ckpt("doctor --json" + here, "LIBCKPT_MEMORY_BUDGET=16MiB").json();
@@ -1004,21 +1003,21 @@ TEST_CASE("cli: doctor and status say where a confined daemon changes files", "[
   const std::string here = " --json --dir '" + dir + "/run'" + place.runtime();
   const auto text = [](const nlohmann::json& told) { return member(told, "landlock", "text"); };
   const std::string setting = "LIBCKPT_CONFINE_TO='" + dir + "'";
-  CHECK(Contains(text(place.ckpt("doctor" + here).json()))("would not be confined"));
+  CHECK(Says(text(place.ckpt("doctor" + here).json()))("would not be confined"));
   const auto before = place.ckpt("doctor" + here, setting).json();
   CHECK(grade(before, "landlock") == "good");
-  CHECK(Contains(text(before))("a daemon that is started here changes files only below " + dir));
+  CHECK(Says(text(before))("a daemon that is started here changes files only below " + dir));
   const auto missing =
       place.ckpt("doctor" + here, "LIBCKPT_CONFINE_TO='" + dir + "," + dir + "/gone'").json();
   CHECK(grade(missing, "landlock") == "trouble");
-  CHECK(Contains(text(missing))(dir + "/gone is no directory"));
+  CHECK(Says(text(missing))(dir + "/gone is no directory"));
   // What counts is the place that a link leads to.
   std::filesystem::create_directory_symlink(place.directory.path(), dir + "/out");
   for (const std::string& other : {place.directory.file("other"), dir + "/out/other", dir + "2"}) {
     const auto outside =
         place.ckpt("doctor --json --dir '" + other + "'" + place.runtime(), setting).json();
     CHECK(grade(outside, "landlock") == "trouble");
-    CHECK(Contains(text(outside))(other + " lies outside"));
+    CHECK(Says(text(outside))(other + " lies outside"));
   }
 
   ::setenv("LIBCKPT_CONFINE_TO", dir.c_str(), 1);
@@ -1028,8 +1027,8 @@ TEST_CASE("cli: doctor and status say where a confined daemon changes files", "[
   ::unsetenv("LIBCKPT_CONFINE_TO");
   const auto after = place.ckpt("doctor" + here).json();
   CHECK(grade(after, "landlock") == "good");
-  CHECK(Contains(text(after))("the daemon changes files only below " + dir));
-  CHECK(Contains(place.ckpt("status" + place.runtime()).out)("changes files only below " + dir));
+  CHECK(Says(text(after))("the daemon changes files only below " + dir));
+  CHECK(Says(place.ckpt("status" + place.runtime()).out)("changes files only below " + dir));
 }
 
 TEST_CASE("cli: doctor tries the port where the daemon would listen", "[unit][cli]") {
@@ -1051,7 +1050,7 @@ TEST_CASE("cli: doctor tries the port where the daemon would listen", "[unit][cl
         "good: 127.0.0.1:" + other + " is free");
   const std::string elsewhere = port("127.0.0.1:" + own, "LIBCKPT_INTERFACE=192.0.2.1");
   CHECK(elsewhere.starts_with("trouble: "));
-  CHECK(Contains(elsewhere)("192.0.2.1:" + own));
+  CHECK(Says(elsewhere)("192.0.2.1:" + own));
   // The daemon reads its environment; its trainer's options go over it.
   CHECK(port("127.0.0.1:" + own, "LIBCKPT_LISTEN=192.0.2.1:7711").starts_with("trouble: "));
   CHECK(port("127.0.0.1:" + own, "LIBCKPT_LISTEN=192.0.2.1:7711 LIBCKPT_PORT=" + other) ==
@@ -1070,7 +1069,7 @@ TEST_CASE("cli: doctor refuses the options that open refuses", "[unit][cli]") {
   const auto job = told("LIBCKPT_JOB=a/b");
   CHECK(job["good"] == false);
   CHECK(grade(job, "options") == "trouble");
-  CHECK(Contains(member(job, "options", "text"))("option job = \"a/b\" (environment LIBCKPT_JOB)"));
+  CHECK(Says(member(job, "options", "text"))("option job = \"a/b\" (environment LIBCKPT_JOB)"));
 
   const std::string log = place.directory.file("trainer.log");
   CHECK(grade(told("LIBCKPT_LOG_FILE_PATH=" + log), "log") == "good");
@@ -1080,7 +1079,7 @@ TEST_CASE("cli: doctor refuses the options that open refuses", "[unit][cli]") {
 
   const auto daemon = told("LIBCKPT_IDLE_LIMIT=soon");
   CHECK(grade(daemon, "program") == "trouble");
-  CHECK(Contains(member(daemon, "program", "text"))("\"soon\""));
+  CHECK(Says(member(daemon, "program", "text"))("\"soon\""));
 }
 
 TEST_CASE("cli: doctor says with what the daemon dies", "[unit][cli]") {

@@ -8,7 +8,7 @@
 namespace ckpt::cli {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using std::string_literals::operator""s;
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace ckpt::cli {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 }  // namespace
 

@@ -11,7 +11,7 @@
 namespace ckpt::cli {
 namespace {
 
-Result<ItemForms> parsed(const std::string& text) {
+Result<ItemForms> parsed_forms(const std::string& text) {
   return parse_item_forms(std::as_bytes(std::span(text)));
 }
 
@@ -40,20 +40,20 @@ TEST_CASE("item forms: tensors are found wherever they are, parts of larger ones
       R"("l":{"l":[{"v":1},{"n":{"t":"model.l.1","numpy":"float64","shape":[],"order":[]}}]}}}},)"
       R"("t":{"v":"t"},"libckpt.shares":{"model.w":0}})";
   for (const std::string& content : {text, deflated(text)}) {
-    const auto forms = parsed(content);
+    const auto forms = parsed_forms(content);
     REQUIRE((forms ? "" : forms.error().message()) == "");
     REQUIRE(forms->size() == 2);
     CHECK(forms->at("model.w").type == "float32");
     CHECK(forms->at("model.w").shape == std::vector<std::uint64_t>{2, 3});
     CHECK(forms->at("model.l.1").shape.empty());
   }
-  CHECK(parsed("")->empty());
+  CHECK(parsed_forms("")->empty());
 }
 
 TEST_CASE("item forms: a large structure is inflated in steps", "[unit][cli]") {
   std::string text = R"({"w":{"t":"w","torch":"float32","shape":[2]},"long":{"v":")";
   text += std::string(9'000'000, 'x') + "\"}}";
-  const auto forms = parsed(deflated(text));
+  const auto forms = parsed_forms(deflated(text));
   REQUIRE((forms ? "" : forms.error().message()) == "");
   CHECK(forms->size() == 1);
 }
@@ -63,7 +63,7 @@ TEST_CASE("item forms: nonsense is an error", "[unit][cli]") {
   for (const std::string& bad :
        {std::string("{"), std::string("[]"), std::string("nonsense"), good.substr(0, 5),
         good.substr(0, good.size() - 6), deflated("[1]"), std::string(1, '\0')}) {
-    const auto forms = parsed(bad);
+    const auto forms = parsed_forms(bad);
     REQUIRE_FALSE(forms);
     CHECK(forms.error().code() == Errc::corruption);
   }

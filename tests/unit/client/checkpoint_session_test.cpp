@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "base/random.hpp"
+#include "support/patience.hpp"
 #include "unit/client/fake_engine.hpp"
 
 namespace ckpt::client {
@@ -25,18 +26,15 @@ namespace {
 
 using Catch::Contains;
 using test::FakeNode;
+using test::soon;
 
 constexpr std::uint64_t chunk = 64 * KiB;
 
-Deadline soon() {
-  return std::chrono::steady_clock::now() + std::chrono::seconds(30);
-}
-
-// Trainer: tensors in memory of its own, and a session that saves them.
-class Trainer {
+// SavingTrainer: tensors in memory of its own, and a session that saves them.
+class SavingTrainer {
  public:
-  explicit Trainer(std::shared_ptr<FakeNode> node_in = std::make_shared<FakeNode>(),
-                   Options options = {})
+  explicit SavingTrainer(std::shared_ptr<FakeNode> node_in = std::make_shared<FakeNode>(),
+                         Options options = {})
       : node(std::move(node_in)),
         session(with_job(std::move(options)), test::link_to(node), chunk) {}
 
@@ -109,7 +107,7 @@ void flip_bit(test::FakeShard& shard, std::uint64_t offset) {
 
 TEST_CASE("checkpoint session: consecutive captures hold their own step's bytes",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 3 * chunk + 5);
   trainer.add("running_mean", 1000, false);
   std::vector<std::map<std::string, std::vector<std::byte>>> expected;
@@ -137,7 +135,7 @@ TEST_CASE("checkpoint session: consecutive captures hold their own step's bytes"
 
 TEST_CASE("checkpoint session: a held capture is sent once judged, before or after its end",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 3 * chunk);
   std::atomic<std::uint64_t> copied{0};
   REQUIRE(trainer.session.hold_captures([&](Step step) { copied = number(step); }));
@@ -167,7 +165,7 @@ TEST_CASE("checkpoint session: a held capture is sent once judged, before or aft
 
 TEST_CASE("checkpoint session: a held capture that is not whole, or is not judged, is never seen",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 3 * chunk);
   REQUIRE(trainer.session.hold_captures([](Step) {}));
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
@@ -193,7 +191,7 @@ TEST_CASE(
     "checkpoint session: unguarded tensors may change at once, and even without a guard "
     "the next save sees to the rest",
     "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("guarded", 5 * chunk);
   trainer.add("open", 5 * chunk, false);
   trainer.stamp(1);
@@ -208,7 +206,7 @@ TEST_CASE(
 }
 
 TEST_CASE("checkpoint session: memory may go when save, or guard, has returned", "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("guarded", 9 * chunk);
   trainer.add("open", 9 * chunk, false);
   trainer.stamp(1);
@@ -225,7 +223,7 @@ TEST_CASE("checkpoint session: memory may go when save, or guard, has returned",
 
 TEST_CASE("checkpoint session: a tensor is free when remove has returned", "[unit][client]") {
   (void)GENERATE(range(0, 4));  // A busy machine may end the copy before anything is overwritten.
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("guarded", 128 * MiB);  // Long enough to be copied while it is overwritten.
   auto& memory = *trainer.memory.at("guarded");
   std::ranges::fill(memory, std::byte{1});
@@ -239,7 +237,7 @@ TEST_CASE("checkpoint session: a tensor is free when remove has returned", "[uni
 
 TEST_CASE("checkpoint session: tensors are added, removed and resized between saves",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("a", 100);
   std::vector<std::map<std::string, std::vector<std::byte>>> expected;
   const auto save = [&](std::uint64_t step) {
@@ -273,7 +271,7 @@ TEST_CASE("checkpoint session: tensors are added, removed and resized between sa
 
 TEST_CASE("checkpoint session: every dtype, empty and 0-d tensors and ties come back",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   std::vector<std::vector<std::byte>> memory;
   std::vector<std::byte> shared(512, std::byte{5});
   for (int type = 0; type <= static_cast<int>(DType::c64); ++type) {
@@ -312,7 +310,7 @@ TEST_CASE("checkpoint session: every dtype, empty and 0-d tensors and ties come 
 }
 
 TEST_CASE("checkpoint session: ten thousand small tensors", "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   for (int i = 0; i < 10'000; ++i) trainer.add("t" + std::to_string(i), 64, i % 3 != 0);
   trainer.stamp(3);
   const auto expected = trainer.contents();
@@ -327,7 +325,7 @@ TEST_CASE("checkpoint session: blobs are saved at the call and come back", "[uni
   auto node = std::make_shared<FakeNode>();
   std::vector<std::byte> rng(16, std::byte{1});
   {
-    Trainer trainer(node);
+    SavingTrainer trainer(node);
     trainer.add("weight", 100);
     REQUIRE(trainer.session.add_blob("rng", rng));
     const std::vector<std::byte> loader(700, std::byte{2});
@@ -338,7 +336,7 @@ TEST_CASE("checkpoint session: blobs are saved at the call and come back", "[uni
     REQUIRE(trainer.session.set_blob("loader", shorter));
     REQUIRE(trainer.saved(2) == SaveOutcome::started);
   }
-  Trainer trainer(node);
+  SavingTrainer trainer(node);
   trainer.add("weight", 100);
   REQUIRE(trainer.session.add_blob("rng", rng));
   REQUIRE_FALSE(trainer.session.blob("loader"));
@@ -369,14 +367,14 @@ std::optional<format::Metrics> metrics_of(const test::FakeShard& shard) {
 TEST_CASE("checkpoint session: metrics go with one save, and never stop it", "[unit][client]") {
   const auto node = std::make_shared<FakeNode>();
   const auto metrics_of_newest = [&] { return metrics_of(node->shards.back()); };
-  const auto capture = [](Trainer& trainer, std::uint64_t step) {
+  const auto capture = [](SavingTrainer& trainer, std::uint64_t step) {
     REQUIRE(trainer.saved(step) == SaveOutcome::started);
     REQUIRE(trainer.session.wait(Step{step}, Level::captured, soon()));
   };
   Options options;
   SECTION("that are expected take no new Slots") {
     options.keep_best = 1;
-    Trainer trainer(node, options);
+    SavingTrainer trainer(node, options);
     trainer.add("weight", 100);
     capture(trainer, 1);
     REQUIRE(trainer.session.set_metric("loss", 0.5));
@@ -386,7 +384,7 @@ TEST_CASE("checkpoint session: metrics go with one save, and never stop it", "[u
   }
   SECTION("are those of their own step") {
     {
-      Trainer trainer(node);
+      SavingTrainer trainer(node);
       trainer.add("weight", 100);
       capture(trainer, 1);
       CHECK_FALSE(metrics_of_newest());
@@ -404,7 +402,7 @@ TEST_CASE("checkpoint session: metrics go with one save, and never stop it", "[u
       capture(trainer, 4);
       CHECK(metrics_of_newest() == format::Metrics());
     }
-    Trainer trainer(node);
+    SavingTrainer trainer(node);
     trainer.add("weight", 100);
     REQUIRE(trainer.session.restore({.step = Step{2}}));
     capture(trainer, 5);
@@ -412,14 +410,14 @@ TEST_CASE("checkpoint session: metrics go with one save, and never stop it", "[u
   }
   SECTION("without room are left out") {
     options.blob_capacity = 50;
-    Trainer trainer(node, options);
+    SavingTrainer trainer(node, options);
     trainer.add("weight", 100);
     REQUIRE(trainer.session.set_metric("loss", 1));
     capture(trainer, 1);
     CHECK_FALSE(metrics_of_newest());
   }
   SECTION("have names, and a limit") {
-    Trainer trainer(node);
+    SavingTrainer trainer(node);
     CHECK_FALSE(trainer.session.set_metric("", 1));
     for (std::size_t index = 0; index < format::metrics_max; ++index)
       REQUIRE(trainer.session.set_metric(std::to_string(index), 1));
@@ -433,7 +431,7 @@ TEST_CASE("checkpoint session: blobs that cannot be kept or brought back are ref
   auto node = std::make_shared<FakeNode>();
   Options options;
   options.blob_capacity = 100;
-  Trainer trainer(node, options);
+  SavingTrainer trainer(node, options);
   std::vector<std::byte> small(60);
   REQUIRE(trainer.session.add_blob("rng", small));
   const Status too_large = trainer.session.set_blob("loader", std::vector<std::byte>(41));
@@ -446,7 +444,7 @@ TEST_CASE("checkpoint session: blobs that cannot be kept or brought back are ref
   REQUIRE_FALSE(trainer.session.add_blob("", small));
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
 
-  Trainer other(node, options);
+  SavingTrainer other(node, options);
   SECTION("of another size") {
     REQUIRE(other.session.add_blob("rng", std::span(small).first(59)));
     const auto restored = other.session.restore({});
@@ -464,7 +462,7 @@ TEST_CASE("checkpoint session: blobs that cannot be kept or brought back are ref
 
 TEST_CASE("checkpoint session: with no free Slot a step is skipped, counted and told",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   trainer.node->holds_slots = true;
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
@@ -490,7 +488,7 @@ TEST_CASE("checkpoint session: with no free Slot a step is skipped, counted and 
 
 TEST_CASE("checkpoint session: without a daemon steps are skipped and training goes on",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
   trainer.node->go_away();
@@ -504,7 +502,7 @@ TEST_CASE("checkpoint session: without a daemon steps are skipped and training g
 
 TEST_CASE("checkpoint session: steps are skipped while a larger layout gets its Slots",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
   trainer.add("more", 3 * chunk);
@@ -518,7 +516,7 @@ TEST_CASE("checkpoint session: steps are skipped while a larger layout gets its 
 }
 
 TEST_CASE("checkpoint session: a step reported as captured has been counted", "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   const auto trains = std::this_thread::get_id();
   std::optional<std::uint64_t> counted;
@@ -546,7 +544,7 @@ TEST_CASE("checkpoint session: a wait names the deadline that it met, and its le
   Options options;
   options.open_deadline = std::chrono::milliseconds(0);
   options.restore_deadline = std::chrono::milliseconds(0);
-  Trainer trainer(std::make_shared<FakeNode>(), options);
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
   trainer.node->is_slow = true;
   for (const Status& late : {trainer.session.prepare(), trainer.session.start_fresh()}) {
@@ -567,7 +565,7 @@ TEST_CASE("checkpoint session: a wait names the deadline that it met, and its le
 }
 
 TEST_CASE("checkpoint session: nobody waits for a level that there is not", "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   for (const int level : {0, 5, 77}) {
     const Status waited = trainer.session.wait(Step{1}, static_cast<Level>(level), soon());
     REQUIRE_FALSE(waited);
@@ -578,7 +576,7 @@ TEST_CASE("checkpoint session: nobody waits for a level that there is not", "[un
 
 TEST_CASE("checkpoint session: a wait for a step that was not captured ends at once, with why",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   const auto why = [&](std::uint64_t step) {
     const Status waited = trainer.session.wait(Step{step}, Level::captured, soon());
@@ -597,7 +595,7 @@ TEST_CASE("checkpoint session: a wait for a step that was not captured ends at o
 }
 
 TEST_CASE("checkpoint session: a wait says that all Slots were in use", "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   trainer.node->holds_slots = true;
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
@@ -611,7 +609,7 @@ TEST_CASE("checkpoint session: a wait says that all Slots were in use", "[unit][
 
 TEST_CASE("checkpoint session: a dropped capture is reported without a further call",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   std::promise<void> copied;
   REQUIRE(trainer.session.hold_captures([&](Step) { copied.set_value(); }));
@@ -623,7 +621,7 @@ TEST_CASE("checkpoint session: a dropped capture is reported without a further c
 
 TEST_CASE("checkpoint session: the first save waits for Slots, though a restore had asked for them",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   trainer.node->takes_time = true;
   REQUIRE(trainer.session.restore({}).error().code() == Errc::not_found);
@@ -633,7 +631,7 @@ TEST_CASE("checkpoint session: the first save waits for Slots, though a restore 
 
 TEST_CASE("checkpoint session: a Slot that is for a restore alone does for it, and for no save",
           "[unit][client]") {
-  Trainer before;
+  SavingTrainer before;
   before.add("weight", 100);
   before.stamp(1);
   REQUIRE(before.saved(1) == SaveOutcome::started);
@@ -642,7 +640,7 @@ TEST_CASE("checkpoint session: a Slot that is for a restore alone does for it, a
   Options options;
   options.open_deadline = std::chrono::milliseconds(0);  // The first save does not wait either.
   options.restore_deadline = std::chrono::milliseconds(0);
-  Trainer trainer(before.node, options);
+  SavingTrainer trainer(before.node, options);
   trainer.node->makes_first = true;
   trainer.add("weight", 100);
   REQUIRE(trainer.session.restore({})->step == Step{1});
@@ -655,7 +653,7 @@ TEST_CASE("checkpoint session: a Slot that is for a restore alone does for it, a
 
 TEST_CASE("checkpoint session: the first save waits for a Slot, though training has begun before",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.node->slot_count = 1;
   trainer.node->holds_slots = true;
   REQUIRE(trainer.session.start_fresh());
@@ -667,7 +665,7 @@ TEST_CASE("checkpoint session: the first save waits for a Slot, though training 
 
 TEST_CASE("checkpoint session: a save that may wait for a Slot takes the next free one",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.node->slot_count = 1;
   trainer.node->holds_slots = true;
   trainer.add("weight", 100);
@@ -684,7 +682,7 @@ TEST_CASE("checkpoint session: a save that may wait for a Slot takes the next fr
 
 TEST_CASE("checkpoint session: a save that may wait for a Slot waits while Slots are made",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
   trainer.add("more", 3 * chunk);
@@ -699,7 +697,7 @@ TEST_CASE("checkpoint session: a save that may wait for a Slot waits while Slots
 
 TEST_CASE("checkpoint session: a restore leaves the room that was asked for before",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   trainer.add("of the optimizer to come", 100'000);
   trainer.node->is_slow = true;
@@ -714,7 +712,7 @@ TEST_CASE("checkpoint session: a restore leaves the room that was asked for befo
 
 TEST_CASE("checkpoint session: save and prepare report too small a budget, and try again",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   trainer.node->slots_error.emplace(Errc::exhausted, "needs 212 GiB, may use 190");
   const Status prepared = trainer.session.prepare();
@@ -741,7 +739,7 @@ TEST_CASE("checkpoint session: save and prepare report too small a budget, and t
 
 TEST_CASE("checkpoint session: steps must grow, and nothing is lost when one does not",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   REQUIRE(trainer.session.save(Step{5}, {}, Due::by_policy).value() == SaveOutcome::started);
   for (const std::uint64_t step : {5u, 4u, 0u}) {
@@ -762,7 +760,7 @@ TEST_CASE("checkpoint session: steps must grow, and nothing is lost when one doe
 
 TEST_CASE("checkpoint session: a step that was refused may be saved when the reason is gone",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
   trainer.add("more", 3 * chunk);
@@ -782,7 +780,7 @@ TEST_CASE("checkpoint session: a step that other ranks may wait for is given up 
           "[unit][client]") {
   Options options;
   options.world_size = 2;
-  Trainer trainer(std::make_shared<FakeNode>(), options);
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
   trainer.node->slots_error.emplace(Errc::exhausted, "needs 212 GiB, may use 190");
   REQUIRE_FALSE(trainer.save(1));  // Nobody trains before all begin.
@@ -810,7 +808,7 @@ TEST_CASE("checkpoint session: a step that other ranks may wait for is given up 
 
 TEST_CASE("checkpoint session: after a restore an older step may be saved again",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   for (std::uint64_t step = 1; step <= 3; ++step) REQUIRE(trainer.save(step));
   REQUIRE(trainer.session.guard({}));
@@ -823,7 +821,7 @@ TEST_CASE("checkpoint session: after a restore an older step may be saved again"
 
 TEST_CASE("checkpoint session: only the step that was restored last is reported as good",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   const auto refusal = [&](std::uint64_t step) {
     const Status told = trainer.session.restored_ok(Step{step});
@@ -857,7 +855,7 @@ TEST_CASE("checkpoint session: only the step that was restored last is reported 
 TEST_CASE("checkpoint session: the policy and the agreement decide what is due", "[unit][client]") {
   Options options;
   options.save_mem_interval = {10, {}};
-  Trainer trainer(std::make_shared<FakeNode>(), options);
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
   const auto outcome = [&](std::uint64_t step) {
     return trainer.session.save(Step{step}, {}, Due::by_policy).value();
@@ -878,7 +876,7 @@ TEST_CASE("checkpoint session: with a time interval the coordinator's next step 
           "[unit][client]") {
   Options options;
   options.save_mem_interval = {0, std::chrono::minutes(15)};
-  Trainer trainer(std::make_shared<FakeNode>(), options);
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
   const auto outcome = [&](std::uint64_t step) {
     return trainer.session.save(Step{step}, {}, Due::by_policy).value();
@@ -904,7 +902,7 @@ TEST_CASE("checkpoint session: whether a step is due can be asked before the sta
           "[unit][client]") {
   Options options;
   options.save_mem_interval = {0, std::chrono::minutes(15)};
-  Trainer trainer(std::make_shared<FakeNode>(), options);
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
   const auto is_due = [&](std::uint64_t step) {
     return trainer.session.is_due(Step{step}).value();
@@ -930,7 +928,7 @@ TEST_CASE("checkpoint session: by time, a capture that did not start is tried at
           "[unit][client]") {
   Options options;
   options.save_mem_interval = {0, std::chrono::minutes(15)};
-  Trainer trainer(std::make_shared<FakeNode>(), options);
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
   const auto outcome = [&](std::uint64_t step) {
     return trainer.session.save(Step{step}, {}, Due::by_policy).value();
@@ -948,7 +946,7 @@ TEST_CASE("checkpoint session: by time, a step that was captured is not told as 
           "[unit][client]") {
   Options options;
   options.save_mem_interval = Interval{0, std::chrono::minutes(1)};
-  Trainer trainer(std::make_shared<FakeNode>(), options);
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
   REQUIRE(trainer.session.start_fresh());
   trainer.node->announce(Step{3});
@@ -963,7 +961,7 @@ TEST_CASE("checkpoint session: by time, a step that was not due may be saved all
           "[unit][client]") {
   Options options;
   options.save_mem_interval = {0, std::chrono::minutes(15)};
-  Trainer trainer(std::make_shared<FakeNode>(), options);
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
   const auto outcome = [&](std::uint64_t step) {
     return trainer.session.save(Step{step}, {}, Due::by_policy).value();
@@ -976,12 +974,12 @@ TEST_CASE("checkpoint session: by time, a step that was not due may be saved all
 
 TEST_CASE("checkpoint session: a session that did not restore starts fresh, once",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   REQUIRE(trainer.save(1));
   REQUIRE(trainer.save(2));
   REQUIRE(trainer.node->fresh_starts == 1);
-  Trainer next(trainer.node);
+  SavingTrainer next(trainer.node);
   next.add("weight", 100);
   REQUIRE(next.session.restore({}));
   REQUIRE(next.save(3));
@@ -990,7 +988,7 @@ TEST_CASE("checkpoint session: a session that did not restore starts fresh, once
 
 TEST_CASE("checkpoint session: a session that trains begins anew, with any step",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   REQUIRE(trainer.save(7));
   REQUIRE(trainer.session.start_fresh());
@@ -1009,11 +1007,11 @@ TEST_CASE("checkpoint session: a session that trains begins anew, with any step"
 
 TEST_CASE("checkpoint session: a session that did not restore replaces no step that is there",
           "[unit][client]") {
-  Trainer before;
+  SavingTrainer before;
   before.add("weight", 100);
   REQUIRE(before.save(7));
   REQUIRE(before.session.close(soon()));
-  Trainer trainer(before.node);
+  SavingTrainer trainer(before.node);
   trainer.add("weight", 100);
   for (const std::uint64_t step : {1, 2, 3}) {
     const auto saved = trainer.save(step);
@@ -1036,7 +1034,7 @@ TEST_CASE("checkpoint session: a session that did not restore replaces no step t
 
 TEST_CASE("checkpoint session: after a restore that failed the session begins again",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   REQUIRE(trainer.save(1));
   REQUIRE_FALSE(trainer.session.restore({.step = Step{5}}));
@@ -1048,12 +1046,12 @@ TEST_CASE("checkpoint session: after a restore that was refused nothing is saved
           "[unit][client]") {
   auto node = std::make_shared<FakeNode>();
   {
-    Trainer before(node);
+    SavingTrainer before(node);
     before.add("weight", 100);
     REQUIRE(before.save(7));
     REQUIRE(before.session.close(soon()));
   }
-  Trainer trainer(node);
+  SavingTrainer trainer(node);
   trainer.add("weight", 101);
   REQUIRE(trainer.session.restore({}).error().code() == Errc::invalid_argument);
   const auto saved = trainer.save(8);
@@ -1087,12 +1085,12 @@ TEST_CASE("checkpoint session: a named step that is not there does not begin ane
           "[unit][client]") {
   auto node = std::make_shared<FakeNode>();
   {
-    Trainer before(node);
+    SavingTrainer before(node);
     before.add("weight", 100);
     REQUIRE(before.save(7));
     REQUIRE(before.session.close(soon()));
   }
-  Trainer trainer(node);
+  SavingTrainer trainer(node);
   trainer.add("weight", 100);
   REQUIRE(trainer.session.restore({.step = Step{5}}).error().code() == Errc::not_found);
   const auto saved = trainer.save(6);
@@ -1114,7 +1112,7 @@ TEST_CASE("checkpoint session: a named step that is not there does not begin ane
 TEST_CASE("checkpoint session: tensors that a restore has overwritten are no beginning",
           "[unit][client]") {
   auto node = std::make_shared<FakeNode>();
-  Trainer trainer(node);
+  SavingTrainer trainer(node);
   trainer.add("weight", 100);
   REQUIRE(trainer.save(1));
   REQUIRE(trainer.session.guard({}));
@@ -1132,7 +1130,7 @@ TEST_CASE("checkpoint session: tensors that a restore has overwritten are no beg
 
 TEST_CASE("checkpoint session: a fresh start has its Slots, though nothing was restored or saved",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   REQUIRE(trainer.session.start_fresh());
   REQUIRE(trainer.node->layouts.size() == 1);
@@ -1143,7 +1141,7 @@ TEST_CASE("checkpoint session: a fresh start has its Slots, though nothing was r
 
 TEST_CASE("checkpoint session: nothing to restore is not_found, and training begins",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   const auto restored = trainer.session.restore({});
   REQUIRE_FALSE(restored);
@@ -1152,7 +1150,7 @@ TEST_CASE("checkpoint session: nothing to restore is not_found, and training beg
 }
 
 TEST_CASE("checkpoint session: a flipped bit never reaches a tensor", "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 3 * chunk);
   trainer.stamp(1);
   const auto first = trainer.contents();
@@ -1180,11 +1178,11 @@ TEST_CASE("checkpoint session: another model's step is refused with both shapes"
           "[unit][client]") {
   auto node = std::make_shared<FakeNode>();
   {
-    Trainer trainer(node);
+    SavingTrainer trainer(node);
     trainer.add("weight", 100);
     REQUIRE(trainer.save(1));
   }
-  Trainer trainer(node);
+  SavingTrainer trainer(node);
   trainer.add("weight", 101);
   trainer.stamp(5);
   const auto before = trainer.contents();
@@ -1201,7 +1199,7 @@ TEST_CASE("checkpoint session: another model's step is refused with both shapes"
 TEST_CASE("checkpoint session: checksums can be left to the engine", "[unit][client]") {
   Options options;
   options.checksum_in_copy = false;
-  Trainer trainer(std::make_shared<FakeNode>(), options);
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 3 * chunk);
   trainer.stamp(1);
   const auto expected = trainer.contents();
@@ -1221,7 +1219,7 @@ TEST_CASE("checkpoint session: rank 0 writes one line per save, with what it cos
   Options options;
   options.rank = GENERATE(0u, 1u);
   options.world_size = 2;
-  Trainer trainer(std::make_shared<FakeNode>(), options);
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
   logged.clear();
   Log::set_level(LogLevel::info);
   Log::set_sink([](LogLevel, std::string_view line) { logged.emplace_back(line); });
@@ -1238,7 +1236,7 @@ TEST_CASE("checkpoint session: rank 0 writes one line per save, with what it cos
 TEST_CASE("checkpoint session: closing tells that the newest step was lost", "[unit][client]") {
   Options options;
   options.dir = GENERATE("", "/checkpoints");
-  Trainer trainer(std::make_shared<FakeNode>(), options);
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
   REQUIRE(trainer.save(5));
   REQUIRE(trainer.session.prepare());  // The capture has ended.
@@ -1288,7 +1286,7 @@ TEST_CASE("checkpoint session: rank 0 tells once that a job begins anew, and why
   SECTION("it was begun by a choice") {
     is_fresh = true;
   }
-  Trainer trainer(node, options);
+  SavingTrainer trainer(node, options);
   trainer.add("weight", 100);
   logged.clear();
   Log::set_level(LogLevel::info);
@@ -1316,7 +1314,7 @@ TEST_CASE("checkpoint session: rank 0 tells once that a job begins anew, and why
 TEST_CASE("checkpoint session: closing tells that nothing was ever saved", "[unit][client]") {
   Options options;
   options.dir = "/checkpoints";
-  Trainer trainer(std::make_shared<FakeNode>(), options);
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
   SECTION("since there was no room") {
     trainer.node->slots_error.emplace(Errc::exhausted, "3 Slots need 300 B, may use 1 B");
@@ -1336,7 +1334,7 @@ TEST_CASE("checkpoint session: closing names the newest step that is saved, and 
           "[unit][client]") {
   Options options;
   options.dir = "/checkpoints";
-  Trainer trainer(std::make_shared<FakeNode>(), options);
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
   trainer.node->holds_slots = true;
   for (const std::uint64_t step : {1u, 2u}) REQUIRE(trainer.saved(step) == SaveOutcome::started);
@@ -1363,7 +1361,7 @@ TEST_CASE("checkpoint session: closing names the newest step that is saved, and 
 
 TEST_CASE("session: the daemon has to answer a close before the trainer's own deadline",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 100);
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
   // So it may say why, and not only that the time is over.
@@ -1374,7 +1372,7 @@ TEST_CASE("session: the daemon has to answer a close before the trainer's own de
 
 TEST_CASE("checkpoint session: closing tells what is left, once, and ends everything",
           "[unit][client]") {
-  Trainer trainer;
+  SavingTrainer trainer;
   trainer.add("weight", 5 * chunk);
   REQUIRE(trainer.save(1));
   REQUIRE(trainer.session.close(soon()));
@@ -1393,7 +1391,7 @@ TEST_CASE("checkpoint session: a death in the middle of a capture leaves nothing
           "[unit][client]") {
   auto node = std::make_shared<FakeNode>();
   for (int round = 1; round <= 20; ++round) {
-    Trainer trainer(node);
+    SavingTrainer trainer(node);
     trainer.add("weight", 40 * chunk);
     trainer.stamp(static_cast<std::uint64_t>(round));
     REQUIRE(trainer.session.start_fresh());
@@ -1409,15 +1407,15 @@ TEST_CASE("checkpoint session: step times are sent between saves, unless yield i
           "[unit][client]") {
   Options options;
   options.save_mem_interval = {1'000'000, {}};
-  Trainer told(std::make_shared<FakeNode>(), options);
+  SavingTrainer told(std::make_shared<FakeNode>(), options);
   options.yield = Yield::off;
-  Trainer silent(std::make_shared<FakeNode>(), options);
+  SavingTrainer silent(std::make_shared<FakeNode>(), options);
   told.add("weight", MiB);
   const Deadline deadline = soon();
   for (std::uint64_t step = 1; told.node->step_times.size() < 3; ++step) {
     REQUIRE(std::chrono::steady_clock::now() < deadline);
     told.stamp(step);  // The work.
-    for (Trainer* trainer : {&told, &silent}) {
+    for (SavingTrainer* trainer : {&told, &silent}) {
       if (step % 2 == 0) REQUIRE(trainer->session.is_due(Step{step}).value() == false);
       if (step % 2 == 0) continue;
       const auto outcome = trainer->session.save(Step{step}, {}, Due::by_policy);

@@ -12,14 +12,13 @@
 #include <thread>
 
 #include "os/cores.hpp"
+#include "support/patience.hpp"
 #include "unit/client/daemon_place.hpp"
 
 namespace ckpt::client {
 namespace {
 
-Deadline soon() {
-  return std::chrono::steady_clock::now() + std::chrono::seconds(30);
-}
+using test::soon;
 
 // A process that is bound to some cores before it opens its Link, and stays until it is let go.
 class BoundTrainer {
@@ -58,8 +57,8 @@ class BoundTrainer {
   os::Fd go_;
 };
 
-struct Place : DaemonPlace {
-  Place() { options.world_size = 2; }
+struct DaemonOnCores : DaemonPlace {
+  DaemonOnCores() { options.world_size = 2; }
 
   Options of_rank(std::uint32_t rank) const {
     Options own = options;
@@ -107,7 +106,7 @@ struct Machine {
 TEST_CASE("daemon cores: a daemon leaves a bound trainer its cores while that lives",
           "[unit][client]") {
   const Machine machine;
-  const Place place;
+  const DaemonOnCores place;
   BoundTrainer bound(place.of_rank(0), machine.first);
   CHECK(place.is_on(machine.others));
   // It is never left without any.
@@ -121,14 +120,14 @@ TEST_CASE("daemon cores: a daemon leaves a bound trainer its cores while that li
 
 TEST_CASE("daemon cores: a trainer that is not bound takes none of them", "[unit][client]") {
   const Machine machine;
-  const Place place;
+  const DaemonOnCores place;
   const BoundTrainer trainer(place.of_rank(0), machine.all);
   CHECK(place.is_on(machine.all));
 }
 
 TEST_CASE("daemon cores: an option keeps the daemon on the trainer's cores", "[unit][client]") {
   const Machine machine;
-  const Place place;
+  const DaemonOnCores place;
   ::setenv("LIBCKPT_ALL_CORES", "false", 1);
   const BoundTrainer bound(place.of_rank(0), machine.first);
   ::unsetenv("LIBCKPT_ALL_CORES");

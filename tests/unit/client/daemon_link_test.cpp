@@ -24,6 +24,7 @@
 #include "client/session_link.hpp"
 #include "os/process.hpp"
 #include "os/runtime_directory.hpp"
+#include "support/patience.hpp"
 #include "support/run_task.hpp"
 #include "support/sanitized.hpp"
 #include "support/temporary_directory.hpp"
@@ -33,9 +34,7 @@
 namespace ckpt::client {
 namespace {
 
-Deadline soon() {
-  return std::chrono::steady_clock::now() + std::chrono::seconds(30);
-}
+using test::soon;
 
 format::Layout small_layout(std::int64_t elements, std::uint32_t version = 1,
                             std::uint32_t rank = 0) {
@@ -43,8 +42,6 @@ format::Layout small_layout(std::int64_t elements, std::uint32_t version = 1,
   tensors[0] = {"weight", DType::f32, {elements}, ""};
   return format::make_layout(tensors, rank, 0, version).value();
 }
-
-using Place = DaemonPlace;
 
 struct SlotMemory {  // Of this process, in KiB.
   std::uint64_t all = 0;
@@ -63,7 +60,7 @@ SlotMemory slot_memory() {
   return memory;
 }
 
-std::unique_ptr<SessionLink> open(const Place& place) {
+std::unique_ptr<SessionLink> open(const DaemonPlace& place) {
   auto link = open_link(place.options, soon());
   if (!link) FAIL(link.error().message());
   return std::move(*link);
@@ -126,11 +123,11 @@ Step restored_step(SessionLink& link, const format::Layout& layout,
 }
 
 // A trainer in a process of its own; `work` ends with `true` where all was well.
-struct Trainer {
-  explicit Trainer(const std::function<bool()>& work) : pid(::fork()) {
+struct TrainerProcess {
+  explicit TrainerProcess(const std::function<bool()>& work) : pid(::fork()) {
     if (pid == 0) ::_exit(work() ? 0 : 1);
   }
-  ~Trainer() {
+  ~TrainerProcess() {
     if (pid > 0) ::kill(pid, SIGKILL);
     if (pid > 0) ::waitpid(pid, nullptr, 0);
   }
@@ -158,7 +155,7 @@ struct Pipe {
 };
 
 // The daemon has answered so often: whatever it wanted to do at once, it has done.
-void exchange_with_daemon(const Place& place, int times) {
+void exchange_with_daemon(const DaemonPlace& place, int times) {
   namespace control = wire::control;
   asio::io_context context;
   const auto clock = make_system_clock(context.get_executor());
@@ -209,7 +206,7 @@ bool capture_in_child(SessionLink& link, const format::Layout& layout, Step last
 }  // namespace
 
 TEST_CASE("daemon link: captures survive the trainer and come back", "[unit][client]") {
-  const Place place;
+  const DaemonPlace place;
   const auto layout = small_layout(2000);
   {
     const auto link = open(place);
@@ -230,7 +227,7 @@ TEST_CASE("daemon link: captures survive the trainer and come back", "[unit][cli
 
 TEST_CASE("daemon link: a restore maps the pages of the Slot that is offered, and of no other",
           "[unit][client]") {
-  const Place place;
+  const DaemonPlace place;
   const auto layout = small_layout(1 << 20);
   start_and_capture(*open(place), layout, Step{1});
   REQUIRE(slot_memory().all == 0);
@@ -253,7 +250,7 @@ TEST_CASE("daemon link: a restore maps the pages of the Slot that is offered, an
 }
 
 TEST_CASE("daemon link: with nothing to restore the answer is not_found", "[unit][client]") {
-  const Place place;
+  const DaemonPlace place;
   const auto link = open(place);
   REQUIRE(link->set_layout(small_layout(10), soon()));
   REQUIRE(link->ask_restore({}, soon()));
@@ -263,7 +260,7 @@ TEST_CASE("daemon link: with nothing to restore the answer is not_found", "[unit
 }
 
 TEST_CASE("daemon link: a killed daemon is started again and training goes on", "[unit][client]") {
-  const Place place;
+  const DaemonPlace place;
   const auto layout = small_layout(2000);
   const auto link = open(place);
   start_and_capture(*link, layout, Step{2});
@@ -283,7 +280,7 @@ TEST_CASE("daemon link: a killed daemon is started again and training goes on", 
 
 TEST_CASE("daemon link: a trainer that skips faster than its daemon reads loses nothing",
           "[unit][client]") {
-  const Place place;
+  const DaemonPlace place;
   const auto layout = small_layout(2000);
   const auto link = open(place);
   start_and_capture(*link, layout, Step{2});
@@ -307,7 +304,7 @@ TEST_CASE("daemon link: a trainer that skips faster than its daemon reads loses 
 }
 
 TEST_CASE("daemon link: a trainer gets its job's status", "[unit][client]") {
-  Place place;
+  DaemonPlace place;
   place.options.embedded = GENERATE(false, true);
   const auto link = open(place);
   start_and_capture(*link, small_layout(1000), Step{3});
@@ -321,7 +318,7 @@ TEST_CASE("daemon link: a trainer gets its job's status", "[unit][client]") {
 }
 
 TEST_CASE("daemon link: an open while the daemon stops says so", "[unit][client]") {
-  const Place place;
+  const DaemonPlace place;
   open(place).reset();
   const pid_t pid = place.daemon();
   REQUIRE(::kill(pid, SIGSTOP) == 0);
@@ -337,7 +334,7 @@ TEST_CASE("daemon link: an open while the daemon stops says so", "[unit][client]
 }
 
 TEST_CASE("daemon link: a step that died with its daemon is not waited for", "[unit][client]") {
-  const Place place;
+  const DaemonPlace place;
   const auto layout = small_layout(2000);
   const auto link = open(place);
   start_and_capture(*link, layout, Step{2});
@@ -351,7 +348,7 @@ TEST_CASE("daemon link: a step that died with its daemon is not waited for", "[u
 
 TEST_CASE("daemon link: a daemon flushes before it ends, and a next one takes over",
           "[unit][client]") {
-  Place place;
+  DaemonPlace place;
   place.options.dir = place.directory.file("checkpoints");
   const auto layout = small_layout(2000);
   const auto link = open(place);
@@ -371,7 +368,7 @@ TEST_CASE("daemon link: a daemon flushes before it ends, and a next one takes ov
 
 TEST_CASE("daemon link: a run that was closed gives its name to the next, with another directory",
           "[unit][client]") {
-  Place place;
+  DaemonPlace place;
   place.options.save_storage_interval.steps = 1000;
   place.options.open_deadline = std::chrono::seconds(30);
   const auto layout = small_layout(2000);
@@ -386,7 +383,7 @@ TEST_CASE("daemon link: a run that was closed gives its name to the next, with a
 
 TEST_CASE("daemon link: a restored_ok that died with its daemon goes to the next one",
           "[unit][client]") {
-  Place place;
+  DaemonPlace place;
   place.options.dir = place.directory.file("checkpoints");
   place.options.save_storage_interval.steps = 1;
   const auto layout = small_layout(2000);
@@ -421,7 +418,7 @@ TEST_CASE("daemon link: a restored_ok that died with its daemon goes to the next
 }
 
 TEST_CASE("daemon link: a bigger layout gets bigger Slots", "[unit][client]") {
-  const Place place;
+  const DaemonPlace place;
   const auto small = small_layout(1000), big = small_layout(100'000, 2);
   const auto link = open(place);
   start_and_capture(*link, small, Step{2});
@@ -435,7 +432,7 @@ TEST_CASE("daemon link: a bigger layout gets bigger Slots", "[unit][client]") {
 }
 
 TEST_CASE("daemon link: a budget that is too small is refused with the numbers", "[unit][client]") {
-  const Place place;
+  const DaemonPlace place;
   const auto link = open(place);
   const auto refused = link->set_layout(small_layout(20'000'000), soon());
   REQUIRE_FALSE(refused);
@@ -445,11 +442,11 @@ TEST_CASE("daemon link: a budget that is too small is refused with the numbers",
 
 TEST_CASE("daemon link: a trainer that was killed is replaced, though its worker lives on",
           "[unit][client]") {
-  const Place place;
+  const DaemonPlace place;
   const auto layout = small_layout(2000);
   int worker_pipe[2];
   REQUIRE(::pipe(worker_pipe) == 0);
-  Trainer first([&] {
+  TrainerProcess first([&] {
     auto opened = open_link(place.options, soon());
     if (!opened || !capture_in_child(**opened, layout, Step{5})) return false;
     // The worker holds copies of every descriptor, and may not use the Link.
@@ -477,9 +474,9 @@ TEST_CASE("daemon link: a trainer that was killed is replaced, though its worker
 }
 
 TEST_CASE("daemon link: a stopped trainer is killed when its place is taken", "[unit][client]") {
-  const Place place;
+  const DaemonPlace place;
   const auto layout = small_layout(2000);
-  Trainer zombie([&] {
+  TrainerProcess zombie([&] {
     auto opened = open_link(place.options, soon());
     if (!opened || !capture_in_child(**opened, layout, Step{4})) return false;
     const auto granted = take(**opened, Step{5});
@@ -503,8 +500,8 @@ TEST_CASE("daemon link: a stopped trainer is killed when its place is taken", "[
 
 TEST_CASE("daemon link: a newcomer that is refused does not cost a stopped trainer its life",
           "[unit][client]") {
-  const Place place;
-  Trainer stopped([&] {
+  const DaemonPlace place;
+  TrainerProcess stopped([&] {
     auto opened = open_link(place.options, soon());
     if (!opened) return false;
     ::raise(SIGSTOP);
@@ -533,10 +530,10 @@ TEST_CASE("daemon link: a Slot stays that of a dying trainer until its process i
   // As a GPU that copies on behind a trainer which was killed: its connection has ended, its main
   // thread is a zombie or waits, and its Slot is still written to.
   const bool is_zombie = GENERATE(false, true);
-  const Place place;
+  const DaemonPlace place;
   const auto layout = small_layout(2000);
   Pipe copying;
-  Trainer dying([&] {
+  TrainerProcess dying([&] {
     auto opened = open_link(place.options, soon());
     if (!opened || !capture_in_child(**opened, layout, Step{4})) return false;
     const auto granted = take(**opened, Step{5});
@@ -575,10 +572,10 @@ TEST_CASE("daemon link: a Slot stays that of a dying trainer until its process i
 
 TEST_CASE("daemon link: a running older trainer is fenced, makes way at once, and lives on",
           "[unit][client]") {
-  const Place place;
+  const DaemonPlace place;
   const auto layout = small_layout(2000);
   Pipe ready, leave;
-  Trainer older([&] {
+  TrainerProcess older([&] {
     auto opened = open_link(place.options, soon());
     if (!opened || !capture_in_child(**opened, layout, Step{2}) || !ready.say()) return false;
     const auto waited = (*opened)->wait(Step{2}, Level::durable, soon());  // It has no directory.
@@ -596,10 +593,10 @@ TEST_CASE("daemon link: a running older trainer is fenced, makes way at once, an
 
 TEST_CASE("daemon link: a fenced trainer keeps the Slot that it writes into, and is named",
           "[unit][client]") {
-  const Place place;
+  const DaemonPlace place;
   const auto layout = small_layout(2000);
   Pipe ready, leave;
-  Trainer older([&] {
+  TrainerProcess older([&] {
     auto opened = open_link(place.options, soon());
     if (!opened || !capture_in_child(**opened, layout, Step{2})) return false;
     const auto granted = take(**opened, Step{3});
@@ -628,11 +625,11 @@ TEST_CASE("daemon link: a fenced trainer keeps the Slot that it writes into, and
 }
 
 TEST_CASE("daemon link: two trainers at one instant start one daemon", "[unit][client]") {
-  Place place;
+  DaemonPlace place;
   place.options.world_size = 3;
-  std::vector<std::unique_ptr<Trainer>> trainers;
+  std::vector<std::unique_ptr<TrainerProcess>> trainers;
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
-    trainers.push_back(std::make_unique<Trainer>([&place, rank] {
+    trainers.push_back(std::make_unique<TrainerProcess>([&place, rank] {
       Options options = place.options;
       options.rank = rank;
       auto opened = open_link(options, soon());
@@ -648,7 +645,7 @@ TEST_CASE("daemon link: two trainers at one instant start one daemon", "[unit][c
 
 TEST_CASE("daemon link: a daemon that cannot start is reported with its last words",
           "[unit][client]") {
-  Place place;
+  DaemonPlace place;
   SECTION("there is no such program") {
     place.options.daemon_path = "/nonexistent/ckptd";
     const auto link = open_link(place.options, soon());
@@ -673,7 +670,7 @@ TEST_CASE("daemon link: a daemon that cannot start is reported with its last wor
 }
 
 TEST_CASE("embedded link: the same session without a second process", "[unit][client]") {
-  Place place;
+  DaemonPlace place;
   place.options.embedded = true;
   place.options.dir = place.directory.file("checkpoints");
   const auto layout = small_layout(2000);

@@ -26,8 +26,9 @@ void forget_children() {
   }
 }
 
-struct Place {
-  Place() : clock(context), runtime(os::RuntimeDirectory::open(directory.file("run")).value()) {
+struct DyingDaemon {
+  DyingDaemon()
+      : clock(context), runtime(os::RuntimeDirectory::open(directory.file("run")).value()) {
     options.daemon_path = directory.file("dies");
     write_program(options.daemon_path, "kill -9 $$\n");
   }
@@ -43,7 +44,7 @@ struct Place {
 TEST_CASE("daemon start: a daemon that keeps dying is reported with the next start",
           "[unit][client]") {
   forget_children();
-  Place place;
+  DyingDaemon place;
   DaemonStart start(place.clock, place.options, place.runtime);
   auto connecting =
       test::start(place.context, start.connect(place.clock.after(std::chrono::seconds(30))));
@@ -66,7 +67,7 @@ TEST_CASE("daemon start: a daemon that keeps dying is reported with the next sta
 TEST_CASE("daemon start: a daemon that ends at once is reported in its own words alone",
           "[unit][client]") {
   forget_children();
-  Place place;
+  DyingDaemon place;
   std::ofstream(place.runtime.log()) << "what an earlier daemon said\n";
   std::string lines = "exit 1\n", told = "; it wrote nothing to its log " + place.runtime.log();
   SECTION("nothing") {}
@@ -91,7 +92,7 @@ TEST_CASE("daemon start: a daemon that ends at once is reported in its own words
 }
 
 TEST_CASE("daemon start: a holder of the lock that does not listen is reported", "[unit][client]") {
-  Place place;
+  DyingDaemon place;
   const auto lock = os::LockFile::acquire(place.runtime.lock());
   REQUIRE(lock);
   DaemonStart start(place.clock, place.options, place.runtime);

@@ -13,7 +13,7 @@
 namespace ckpt::client {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 const Deadline passed = Deadline::min();
 

@@ -24,7 +24,7 @@ class LateClock final : public test::FakeClock {
   Duration late{};
 };
 
-struct Trainer {
+struct WatchingTrainer {
   asio::io_context context;
   LateClock clock{context};
   int asked = 0;
@@ -37,7 +37,7 @@ struct Trainer {
 
 TEST_CASE("silence watch: a daemon that answers nothing is logged once, and its return",
           "[unit][client]") {
-  Trainer trainer;
+  WatchingTrainer trainer;
   trainer.clock.advance(seconds(100));
   const Time said_at = trainer.clock.now();
   for (int second = 0; second < 12; ++second) {
@@ -64,7 +64,7 @@ TEST_CASE("silence watch: a daemon that answers nothing is logged once, and its 
 
 TEST_CASE("silence watch: a daemon that answers in time, or need not, is not silent",
           "[unit][client]") {
-  Trainer trainer;
+  WatchingTrainer trainer;
   SECTION("nothing was said") {
     trainer.clock.advance(seconds(100));
     trainer.watch.heard();
@@ -97,7 +97,7 @@ TEST_CASE("silence watch: a daemon that answers in time, or need not, is not sil
 
 TEST_CASE("silence watch: a trainer that was stopped itself gives the daemon its time",
           "[unit][client]") {
-  Trainer trainer;
+  WatchingTrainer trainer;
   trainer.watch.said();
   trainer.clock.advance(seconds(5));
   REQUIRE(trainer.asked == 1);

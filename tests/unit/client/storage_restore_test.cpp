@@ -77,8 +77,8 @@ void publish(const std::string& directory, const test::FakeShard& shard) {
   publish(directory, std::vector<test::FakeShard>{shard});
 }
 
-struct Trainer {
-  explicit Trainer(Options options = {})
+struct RestoringTrainer {
+  explicit RestoringTrainer(Options options = {})
       : session(with_job(std::move(options)), test::link_to(node)) {
     TensorRef tensor;
     tensor.data = weights.data();
@@ -190,7 +190,7 @@ TEST_CASE("restore from storage: any number of ranks gets the pieces that it has
 TEST_CASE("restore from storage: whole tensors of several ranks are read by these only",
           "[unit][client]") {
   const Directory directory;
-  Trainer trainer;
+  RestoringTrainer trainer;
   trainer.save(7);
   std::vector<test::FakeShard> shards(2, trainer.node->shards[0]);
   auto record = *shards[1].record;
@@ -207,9 +207,9 @@ TEST_CASE("restore from storage: whole tensors of several ranks are read by thes
   Options options;
   options.rank = 1;
   options.world_size = 2;
-  REQUIRE(Trainer(options).session.restore({.from = directory.path()}));
+  REQUIRE(RestoringTrainer(options).session.restore({.from = directory.path()}));
   options.world_size = 3;
-  const auto restored = Trainer(options).session.restore({.from = directory.path()});
+  const auto restored = RestoringTrainer(options).session.restore({.from = directory.path()});
   REQUIRE_FALSE(restored);
   CHECK(restored.error().code() == Errc::unsupported);
   CHECK_THAT(restored.error().message(),
@@ -219,12 +219,12 @@ TEST_CASE("restore from storage: whole tensors of several ranks are read by thes
 TEST_CASE("restore from storage: a checkpoint, or the newest of a directory", "[unit][client]") {
   const Directory directory;
   {
-    Trainer trainer;
+    RestoringTrainer trainer;
     trainer.save(3);
     trainer.save(7);
     for (const auto& shard : trainer.node->shards) publish(directory.path(), shard);
   }
-  Trainer trainer;
+  RestoringTrainer trainer;
   SECTION("the newest of the directory") {
     const auto restored = trainer.session.restore({.from = directory.path()});
     if (!restored) FAIL(restored.error().message());
@@ -266,7 +266,7 @@ TEST_CASE("restore from storage: a single rank passes over what is damaged", "[u
   const std::string run = directory.path() + "/parent/run";
   std::filesystem::create_directories(run);
   {
-    Trainer trainer;
+    RestoringTrainer trainer;
     for (const std::uint64_t step : {3, 7, 9}) trainer.save(step);
     for (const auto& shard : trainer.node->shards) publish(run, shard);
   }
@@ -277,14 +277,14 @@ TEST_CASE("restore from storage: a single rank passes over what is damaged", "[u
   file.close();
   Options options;
   SECTION("below a parent of runs") {
-    Trainer trainer;
+    RestoringTrainer trainer;
     const auto restored = trainer.session.restore({.from = directory.path()});
     if (!restored) FAIL(restored.error().message());
     CHECK(restored->step == Step{7});
     CHECK(trainer.weights == std::vector<std::byte>(5'000'000, std::byte{7}));
   }
   SECTION("but not where it was named") {
-    Trainer trainer;
+    RestoringTrainer trainer;
     const std::vector<std::byte> before = trainer.weights;
     const auto restored = trainer.session.restore({.from = run + "/step-000000009"});
     REQUIRE_FALSE(restored);
@@ -293,7 +293,7 @@ TEST_CASE("restore from storage: a single rank passes over what is damaged", "[u
   }
   SECTION("and not where other ranks read other files") {
     options.world_size = 2;
-    Trainer trainer(options);
+    RestoringTrainer trainer(options);
     const ChooseTargets weights = [&](Step, std::span<const StoredTensor> stored) {
       TensorRef target{trainer.weights.data(), DType::u8, {5'000'000}};
       return Result<std::vector<NamedTensor>>(
@@ -306,7 +306,7 @@ TEST_CASE("restore from storage: a single rank passes over what is damaged", "[u
   SECTION("unless nothing is left") {
     for (const char* step : {"/step-000000003", "/step-000000007"})
       std::filesystem::resize_file(run + step + "/rank-00000.part", 10);
-    Trainer trainer;
+    RestoringTrainer trainer;
     const auto restored = trainer.session.restore({.from = run});
     REQUIRE_FALSE(restored);
     CHECK(restored.error().code() == Errc::corruption);
@@ -315,7 +315,7 @@ TEST_CASE("restore from storage: a single rank passes over what is damaged", "[u
 }
 
 TEST_CASE("restore from storage: a path names its step by itself", "[unit][client]") {
-  Trainer trainer;
+  RestoringTrainer trainer;
   const auto restored = trainer.session.restore({.step = Step{3}, .from = "/anywhere"});
   REQUIRE_FALSE(restored);
   REQUIRE(restored.error().code() == Errc::invalid_argument);
@@ -325,7 +325,7 @@ TEST_CASE("restore from storage: a path names its step by itself", "[unit][clien
 TEST_CASE("restore from storage: its progress is reported to its own watch only",
           "[unit][client]") {
   const Directory directory;
-  Trainer trainer;
+  RestoringTrainer trainer;
   trainer.save(7);
   publish(directory.path(), trainer.node->shards[0]);
   std::vector<RestoreProgress> told;
@@ -348,7 +348,7 @@ TEST_CASE("restore from storage: its progress is reported to its own watch only"
 
 TEST_CASE("restore from storage: the watch can end it while memory is filled", "[unit][client]") {
   const Directory directory;
-  Trainer trainer;
+  RestoringTrainer trainer;
   trainer.save(7);
   publish(directory.path(), trainer.node->shards[0]);
   trainer.weights.assign(trainer.weights.size(), std::byte{1});
@@ -370,7 +370,7 @@ TEST_CASE("restore from storage: the watch can end it while memory is filled", "
 TEST_CASE("restore from storage: its watch learns of the end, whatever it fails at",
           "[unit][client]") {
   const Directory directory;
-  Trainer trainer;
+  RestoringTrainer trainer;
   std::vector<RestoreProgress::Phase> phases;
   const RestoreWatch watch = [&](const RestoreProgress& progress) {
     phases.push_back(progress.phase);
@@ -385,7 +385,7 @@ TEST_CASE("restore from storage: its watch learns of the end, whatever it fails 
 TEST_CASE("list published: newest first, and damage is reported", "[unit][client]") {
   const Directory directory;
   {
-    Trainer trainer;
+    RestoringTrainer trainer;
     for (const std::uint64_t step : {3, 7, 9}) trainer.save(step);
     for (const auto& shard : trainer.node->shards) publish(directory.path(), shard);
   }
@@ -404,7 +404,7 @@ TEST_CASE("list published: newest first, and damage is reported", "[unit][client
 
 TEST_CASE("list published: one checkpoint, or all runs below a path", "[unit][client]") {
   const Directory directory;
-  Trainer trainer;
+  RestoringTrainer trainer;
   for (const std::uint64_t step : {3, 7}) {
     REQUIRE(trainer.session.set_metric("loss", 1.0 / static_cast<double>(step)));
     trainer.save(step);
@@ -433,7 +433,7 @@ TEST_CASE("newest slot bytes: those of the newest manifest that can be read", "[
   CHECK(newest_slot_bytes(directory.path(), 0) == 0);
   std::uint64_t bytes = 0;
   {
-    Trainer trainer;
+    RestoringTrainer trainer;
     for (const std::uint64_t step : {3, 7, 9}) trainer.save(step);
     for (const auto& shard : trainer.node->shards) publish(directory.path(), shard);
     bytes = trainer.node->shards.back().record->layout.slot_bytes;
@@ -451,7 +451,7 @@ TEST_CASE("restore from storage: anything but a good checkpoint is refused", "[u
   std::string path = directory.path();
   Errc expected{};
   {
-    Trainer trainer;
+    RestoringTrainer trainer;
     trainer.save(3);
     publish(directory.path(), trainer.node->shards[0]);
   }
@@ -499,7 +499,7 @@ TEST_CASE("restore from storage: anything but a good checkpoint is refused", "[u
     std::filesystem::resize_file(path + "/manifest.json", 100);
     expected = Errc::corruption;
   }
-  Trainer trainer(options);
+  RestoringTrainer trainer(options);
   std::fill(trainer.weights.begin(), trainer.weights.end(), std::byte{0x11});
   const auto restored = trainer.session.restore({.from = path});
   REQUIRE_FALSE(restored);

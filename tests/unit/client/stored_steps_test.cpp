@@ -9,16 +9,18 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "support/patience.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace ckpt {
 namespace {
 
 using Catch::Contains;
-constexpr std::chrono::milliseconds soon{30'000};
+using test::patience;
 
-struct Trainer {
-  explicit Trainer(const std::string& checkpoints = "", const std::string& compression = "") {
+struct StoringTrainer {
+  explicit StoringTrainer(const std::string& checkpoints = "",
+                          const std::string& compression = "") {
     Log::set_level(LogLevel::error);
     Options options;
     options.job = "stored";
@@ -44,9 +46,9 @@ struct Trainer {
 }  // namespace
 
 TEST_CASE("stored steps: a wait until a step is durable makes it so", "[unit][client]") {
-  Trainer trainer;
+  StoringTrainer trainer;
   REQUIRE(trainer.checkpointer->save(Step{3}).value() == SaveOutcome::started);
-  const Status durable = trainer.checkpointer->wait(Step{3}, Level::durable, soon);
+  const Status durable = trainer.checkpointer->wait(Step{3}, Level::durable, patience);
   if (!durable) FAIL(durable.error().message());
   REQUIRE(trainer.checkpointer->stats().durable == Step{3});
   REQUIRE(std::filesystem::exists(trainer.directory.file("checkpoints/step-000000003")));
@@ -59,12 +61,12 @@ TEST_CASE("stored steps: compressed ones come back, to a trainer that compresses
   const std::string checkpoints = directory.file("checkpoints");
   std::vector<std::byte> saved;
   {
-    Trainer trainer(checkpoints, "zstd:3");
+    StoringTrainer trainer(checkpoints, "zstd:3");
     for (std::size_t index = 0; index < trainer.bytes.size(); ++index)
       trainer.bytes[index] = static_cast<std::byte>(index / 100);
     saved = trainer.bytes;
     REQUIRE(trainer.checkpointer->save(Step{3}).value() == SaveOutcome::started);
-    REQUIRE(trainer.checkpointer->wait(Step{3}, Level::durable, soon));
+    REQUIRE(trainer.checkpointer->wait(Step{3}, Level::durable, patience));
     REQUIRE(trainer.checkpointer->close());
   }
   const std::string file = checkpoints + "/step-000000003/rank-00000.safetensors";
@@ -72,7 +74,7 @@ TEST_CASE("stored steps: compressed ones come back, to a trainer that compresses
   CHECK_FALSE(std::filesystem::exists(file));
   for (const bool is_from_path : {false, true}) {
     CAPTURE(is_from_path);
-    Trainer again(checkpoints, is_from_path ? "zstd" : "");
+    StoringTrainer again(checkpoints, is_from_path ? "zstd" : "");
     RestoreRequest request;
     if (is_from_path) request.from = checkpoints;
     const auto restored = again.checkpointer->restore(request);
@@ -83,13 +85,13 @@ TEST_CASE("stored steps: compressed ones come back, to a trainer that compresses
 }
 
 TEST_CASE("stored steps: why a step is not stored reaches the trainer", "[unit][client]") {
-  Trainer trainer;
+  StoringTrainer trainer;
   REQUIRE(trainer.checkpointer->save(Step{3}).value() == SaveOutcome::started);
-  REQUIRE(trainer.checkpointer->wait(Step{3}, Level::committed, soon));
+  REQUIRE(trainer.checkpointer->wait(Step{3}, Level::committed, patience));
   const std::string directory = trainer.directory.file("checkpoints");
   std::filesystem::remove_all(directory);
   std::ofstream(directory) << "in its place";  // Else it would be made again.
-  const auto deadline = std::chrono::steady_clock::now() + soon;
+  const auto deadline = std::chrono::steady_clock::now() + patience;
   Status durable;
   do {
     durable = trainer.checkpointer->wait(Step{3}, Level::durable, std::chrono::milliseconds(10));
@@ -106,16 +108,16 @@ TEST_CASE("stored steps: why a step is not stored reaches the trainer", "[unit][
 
 TEST_CASE("stored steps: a directory that was cleared in mid-run is whole again",
           "[unit][client]") {
-  Trainer trainer;
+  StoringTrainer trainer;
   for (const std::uint64_t step : {3u, 4u}) {
     REQUIRE(trainer.checkpointer->save(Step{step}).value() == SaveOutcome::started);
-    REQUIRE(trainer.checkpointer->wait(Step{step}, Level::durable, soon));
+    REQUIRE(trainer.checkpointer->wait(Step{step}, Level::durable, patience));
     std::filesystem::remove_all(trainer.directory.file("checkpoints/.libckpt"));
   }
   REQUIRE(trainer.checkpointer->save(Step{5}).value() == SaveOutcome::started);
-  const Status closed = trainer.checkpointer->close(soon);
+  const Status closed = trainer.checkpointer->close(patience);
   if (!closed) FAIL(closed.error().message());
-  Trainer next(trainer.directory.file("checkpoints"));
+  StoringTrainer next(trainer.directory.file("checkpoints"));
   const auto restored = next.checkpointer->restore();
   if (!restored) FAIL(restored.error().message());
   REQUIRE(restored->step == Step{5});
@@ -124,16 +126,16 @@ TEST_CASE("stored steps: a directory that was cleared in mid-run is whole again"
 
 TEST_CASE("stored steps: a step whose manifest is gone is damaged, and never nothing",
           "[unit][client]") {
-  Trainer trainer;
+  StoringTrainer trainer;
   for (const std::uint64_t step : {3u, 4u}) {
     REQUIRE(trainer.checkpointer->save(Step{step}).value() == SaveOutcome::started);
-    REQUIRE(trainer.checkpointer->wait(Step{step}, Level::durable, soon));
+    REQUIRE(trainer.checkpointer->wait(Step{step}, Level::durable, patience));
   }
-  REQUIRE(trainer.checkpointer->close(soon));
+  REQUIRE(trainer.checkpointer->close(patience));
   const std::string directory = trainer.directory.file("checkpoints");
   std::filesystem::remove(directory + "/step-000000004/manifest.json");
   SECTION("an older one is served, and the reason says so") {
-    Trainer next(directory);
+    StoringTrainer next(directory);
     const auto restored = next.checkpointer->restore();
     if (!restored) FAIL(restored.error().message());
     REQUIRE(restored->step == Step{3});
@@ -141,7 +143,7 @@ TEST_CASE("stored steps: a step whose manifest is gone is damaged, and never not
   }
   SECTION("nobody begins anew over what is left of them") {
     std::filesystem::remove(directory + "/step-000000003/manifest.json");
-    Trainer next(directory);
+    StoringTrainer next(directory);
     const auto restored = next.checkpointer->restore();
     REQUIRE_FALSE(restored);
     REQUIRE(restored.error().code() == Errc::corruption);
@@ -149,9 +151,9 @@ TEST_CASE("stored steps: a step whose manifest is gone is damaged, and never not
 }
 
 TEST_CASE("stored steps: a directory that became another run's is left alone", "[unit][client]") {
-  Trainer trainer, other;
+  StoringTrainer trainer, other;
   REQUIRE(other.checkpointer->save(Step{1}).value() == SaveOutcome::started);
-  REQUIRE(other.checkpointer->close(soon));
+  REQUIRE(other.checkpointer->close(patience));
   const std::string directory = trainer.directory.file("checkpoints");
   std::filesystem::remove_all(directory);
   std::filesystem::rename(other.directory.file("checkpoints"), directory);

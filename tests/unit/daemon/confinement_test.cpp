@@ -16,6 +16,7 @@
 #include "os/landlock.hpp"
 #include "os/small_file.hpp"
 #include "support/in_child.hpp"
+#include "support/patience.hpp"
 #include "support/run_task.hpp"
 #include "support/temporary_directory.hpp"
 #include "wire/control_codec.hpp"
@@ -26,6 +27,7 @@ namespace ckpt::daemon {
 namespace {
 
 namespace control = wire::control;
+using test::comes_true;
 
 bool is_left_out() {
   if (os::landlock_version() >= os::landlock_version_wanted) return false;
@@ -60,14 +62,6 @@ struct Confined {
   test::TemporaryDirectory directory;
   DaemonOptions options;
 };
-
-// For what the daemon does by itself. False: it does not.
-template <class Holds>
-bool comes_true(Holds holds) {
-  const auto last = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!holds() && std::chrono::steady_clock::now() < last) std::this_thread::yield();
-  return holds();
-}
 
 // Asks the daemon in the same process for a job's directory. Returns its error; empty: taken.
 std::string attach(const std::string& runtime_dir, const std::string& directory,

@@ -13,6 +13,7 @@
 #include "daemon/ready_file.hpp"
 #include "daemon/trainer_session.hpp"
 #include "os/small_file.hpp"
+#include "support/patience.hpp"
 #include "support/run_task.hpp"
 #include "support/temporary_directory.hpp"
 #include "wire/control_codec.hpp"
@@ -21,6 +22,7 @@ namespace ckpt::daemon {
 namespace {
 
 namespace control = wire::control;
+using test::comes_true;
 
 struct Running {
   explicit Running(const std::string& place = "run") {
@@ -76,14 +78,6 @@ struct Caller {
   std::unique_ptr<Clock> clock;
   os::LocalConnection connection;
 };
-
-// For what the daemon does by itself. False: it does not.
-template <class Holds>
-bool comes_true(Holds holds) {
-  const auto last = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!holds() && std::chrono::steady_clock::now() < last) std::this_thread::yield();
-  return holds();
-}
 
 void Running::stop() {
   CHECK(Caller(*this).ask(control::Stop{std::chrono::seconds(10), true}).result);

@@ -13,6 +13,7 @@
 #include "daemon/control_server.hpp"
 #include "os/process.hpp"
 #include "os/ring_file_system.hpp"
+#include "support/patience.hpp"
 #include "support/run_task.hpp"
 #include "support/temporary_directory.hpp"
 #include "wire/control_codec.hpp"
@@ -22,12 +23,9 @@ namespace ckpt::daemon {
 namespace {
 
 namespace control = wire::control;
+using test::soon;
 
 constexpr std::uint32_t all_slots = 3;
-
-client::Deadline soon() {
-  return std::chrono::steady_clock::now() + std::chrono::seconds(30);
-}
 
 format::Layout layout_of_rank() {
   const format::TensorSpec spec{"weight", DType::u8, {64 << 10}, "", ""};
@@ -116,8 +114,8 @@ class Server final : private DaemonControl {
 };
 
 // A trainer that has attached, and reads messages by hand.
-struct Caller {
-  explicit Caller(const Server& server)
+struct AttachedTrainer {
+  explicit AttachedTrainer(const Server& server)
       : connection(test::run_task(context, os::connect_local(*clock, server.socket(), in_time()))
                        .value()) {
     send(control::our_hello());
@@ -202,7 +200,7 @@ TEST_CASE("slots one by one: a trainer hears of each, and of captures with the l
           "[unit][daemon]") {
   const test::TemporaryDirectory directory;
   Server server(directory.file("run"));
-  Caller caller(server);
+  AttachedTrainer caller(server);
   caller.send(control::SetLayout{layout_of_rank()});
   for (std::uint32_t count = 1; count <= all_slots; ++count) {
     server.let_make(1);

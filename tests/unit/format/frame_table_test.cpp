@@ -18,7 +18,7 @@ using Bytes = std::vector<std::byte>;
 constexpr std::uint64_t chunk_bytes = 4 * page_bytes;
 
 TableSeal seal_of(const Bytes& table) {
-  return {table.size(), digest_of(std::span<const std::byte>(table))};
+  return {table.size(), ckpt::digest_of(std::span<const std::byte>(table))};
 }
 
 // Three Chunks and a bit, from the middle of a Chunk on.

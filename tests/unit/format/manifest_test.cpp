@@ -13,6 +13,8 @@ namespace ckpt::format {
 
 namespace {
 
+using test::resealed;
+
 ManifestShard shard_for(const ShardPart& part) {
   const auto bytes = encode(part);
   const PartSeal seal = test::seal_of(bytes);
@@ -42,15 +44,6 @@ std::string text_of(const Manifest& manifest) {
   auto text = render(manifest);
   if (!text) FAIL(text.error().message());
   return std::move(text).value();
-}
-
-// The text with another body and the digest that fits it.
-std::string resealed(std::string text, std::string_view from, std::string_view to) {
-  text.resize(text.rfind("\"digest\""));
-  const auto at = text.find(from);
-  REQUIRE(at != std::string::npos);
-  text.replace(at, from.size(), to);
-  return seal_json(std::move(text));
 }
 
 Manifest fixed_manifest() {

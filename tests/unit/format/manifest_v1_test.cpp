@@ -14,26 +14,19 @@ namespace ckpt::format {
 
 namespace {
 
-std::string stored() {
+using test::resealed;
+
+std::string stored_manifest() {
   std::ifstream file(std::string(CKPT_GOLDEN_DIR) + "/v1.manifest.json", std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   REQUIRE_FALSE(text.empty());
   return text;
 }
 
-// The text with another body and the digest that fits it.
-std::string resealed(std::string text, std::string_view from, std::string_view to) {
-  text.resize(text.rfind("\"digest\""));
-  const auto at = text.find(from);
-  REQUIRE(at != std::string::npos);
-  text.replace(at, from.size(), to);
-  return seal_json(std::move(text));
-}
-
 }  // namespace
 
 TEST_CASE("manifest v1: it has the record, and its files", "[unit][format]") {
-  const auto manifest = parse_manifest(stored());
+  const auto manifest = parse_manifest(stored_manifest());
   REQUIRE(manifest);
   REQUIRE(manifest->shards.size() == 1);
   const ManifestShard& shard = manifest->shards[0];
@@ -50,7 +43,7 @@ TEST_CASE("manifest v1: it has the record, and its files", "[unit][format]") {
 }
 
 TEST_CASE("manifest v1: every turned bit and every cut is found", "[unit][format]") {
-  const std::string good = stored();
+  const std::string good = stored_manifest();
   for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
     std::string bad = good;
     bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
@@ -62,7 +55,7 @@ TEST_CASE("manifest v1: every turned bit and every cut is found", "[unit][format
 }
 
 TEST_CASE("manifest v1: a new digest does not make a wrong one right", "[unit][format]") {
-  const std::string good = stored();
+  const std::string good = stored_manifest();
   REQUIRE(parse_manifest(resealed(good, "\"step\":900", "\"step\":900")));
   const std::pair<std::string, std::string> changes[] = {
       {"\"step\":900", "\"step\":901"},
@@ -97,7 +90,7 @@ TEST_CASE("manifest v1: a new digest does not make a wrong one right", "[unit][f
 
 TEST_CASE("manifest v1: random bodies under a good digest never give a wrong record",
           "[unit][format]") {
-  const std::string good = stored();
+  const std::string good = stored_manifest();
   const Digest digest = parse_manifest(good).value().shards[0].record_digest;
   Random random(52);
   int accepted = 0;

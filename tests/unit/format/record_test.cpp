@@ -13,7 +13,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 template <class Decode>
-void require_damage_is_found(const Bytes& good, Decode decode) {
+void require_record_damage_is_found(const Bytes& good, Decode decode) {
   REQUIRE(decode(good));
   for (std::size_t size = 0; size < good.size(); ++size) {
     const auto result = decode(std::span(good).first(size));
@@ -95,9 +95,9 @@ TEST_CASE("agreement: reports and decrees come back whole", "[unit][format]") {
 
 TEST_CASE("records: every cut and every turned bit is found", "[unit][format]") {
   Random random(23);
-  require_damage_is_found(encode(test::sample_record(random)), decode_record);
-  require_damage_is_found(encode(test::sample_report(random)), decode_report);
-  require_damage_is_found(encode(test::sample_decree(random)), decode_a_decree);
+  require_record_damage_is_found(encode(test::sample_record(random)), decode_record);
+  require_record_damage_is_found(encode(test::sample_report(random)), decode_report);
+  require_record_damage_is_found(encode(test::sample_decree(random)), decode_a_decree);
 }
 
 TEST_CASE("records: a forged checksum leads to an error or to another valid record",

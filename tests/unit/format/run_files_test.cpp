@@ -11,7 +11,7 @@ namespace ckpt::format {
 namespace {
 
 template <class Parse>
-void require_damage_is_found(const std::string& good, Parse parse) {
+void require_text_damage_is_found(const std::string& good, Parse parse) {
   REQUIRE(parse(good));
   for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
     auto bad = good;
@@ -52,12 +52,12 @@ TEST_CASE("run files: the marker, the timelines and what is kept come back", "[u
 }
 
 TEST_CASE("run files: every turned bit and every cut is found", "[unit][format]") {
-  require_damage_is_found(render(RunMarker{"gpt2", {1, 2}}),
-                          [](const std::string& text) { return parse_run_marker(text); });
-  require_damage_is_found(render(sample_timelines()),
-                          [](const std::string& text) { return parse_timelines(text); });
-  require_damage_is_found(render(sample_words()),
-                          [](const std::string& text) { return parse_retention(text); });
+  require_text_damage_is_found(render(RunMarker{"gpt2", {1, 2}}),
+                               [](const std::string& text) { return parse_run_marker(text); });
+  require_text_damage_is_found(render(sample_timelines()),
+                               [](const std::string& text) { return parse_timelines(text); });
+  require_text_damage_is_found(render(sample_words()),
+                               [](const std::string& text) { return parse_retention(text); });
 }
 
 TEST_CASE("run files: a restore abandons what came after it, in older timelines only",

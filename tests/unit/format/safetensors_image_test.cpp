@@ -14,7 +14,7 @@ namespace ckpt::format {
 namespace {
 
 // A file's front with this JSON text, and the size of the file that has `data_bytes` behind it.
-Result<SafetensorsImage> parse(std::string_view json, std::uint64_t data_bytes) {
+Result<SafetensorsImage> parse_image(std::string_view json, std::uint64_t data_bytes) {
   Writer writer;
   writer.u64(json.size());
   writer.raw(test::bytes_of(json));
@@ -22,23 +22,23 @@ Result<SafetensorsImage> parse(std::string_view json, std::uint64_t data_bytes) 
   return parse_safetensors(front, front.size() + data_bytes);
 }
 
-std::string entry(std::string_view name, std::string_view dtype, std::string_view shape,
-                  std::string_view offsets) {
+std::string header_entry(std::string_view name, std::string_view dtype, std::string_view shape,
+                         std::string_view offsets) {
   std::string text = "\"";
   text.append(name).append("\":{\"dtype\":\"").append(dtype).append("\",\"shape\":");
   text.append(shape).append(",\"data_offsets\":").append(offsets).append("}");
   return text;
 }
 
-Errc code_of(std::string_view json, std::uint64_t data_bytes) {
-  const auto image = parse(json, data_bytes);
+Errc image_code_of(std::string_view json, std::uint64_t data_bytes) {
+  const auto image = parse_image(json, data_bytes);
   return image ? Errc{} : image.error().code();
 }
 
 }  // namespace
 
 TEST_CASE("safetensors: a file made elsewhere is read", "[unit][format]") {
-  const auto image = parse(
+  const auto image = parse_image(
       "{\"b\":{\"data_offsets\":[4,12],\"shape\":[2,2],\"dtype\":\"BF16\"},"
       "\"__metadata__\":{\"format\":\"pt\"},"
       "\"scalar\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},"
@@ -51,14 +51,14 @@ TEST_CASE("safetensors: a file made elsewhere is read", "[unit][format]") {
   CHECK(image->tensors[1] == ImageTensor{"none", DType::i64, {0, 7}, {data + 4, 0}});
   CHECK(image->tensors[2] == ImageTensor{"b", DType::bf16, {2, 2}, {data + 4, 8}});
   CHECK(image->metadata == std::vector<std::pair<std::string, std::string>>{{"format", "pt"}});
-  CHECK(parse("{}", 0));
+  CHECK(parse_image("{}", 0));
 }
 
 TEST_CASE("safetensors: each rule, broken once", "[unit][format]") {
   const auto one = [](std::string_view shape, std::string_view offsets) {
-    return "{" + entry("a", "F32", shape, offsets) + "}";
+    return "{" + header_entry("a", "F32", shape, offsets) + "}";
   };
-  REQUIRE(code_of(one("[2]", "[0,8]"), 8) == Errc{});
+  REQUIRE(image_code_of(one("[2]", "[0,8]"), 8) == Errc{});
   const std::pair<std::string, std::uint64_t> cases[] = {
       {one("[2]", "[0,8]"), 7},                      // Ends behind the file.
       {one("[2]", "[0,8]"), 9},                      // A byte behind the last tensor.
@@ -75,11 +75,17 @@ TEST_CASE("safetensors: each rule, broken once", "[unit][format]") {
       {one("[4611686018427387904]", "[0,0]"), 0},  // The product with the type's size wraps.
       {one("[2]", "[0,18446744073709551615]"), 8},
       {one("[2]", "[18446744073709551608,18446744073709551615]"), 8},
-      {"{" + entry("a", "F32", "[1]", "[0,4]") + "," + entry("b", "F32", "[1]", "[0,4]") + "}", 4},
-      {"{" + entry("a", "F32", "[1]", "[0,4]") + "," + entry("b", "F32", "[1]", "[5,9]") + "}", 9},
-      {"{" + entry("a", "F32", "[1]", "[0,4]") + "," + entry("a", "F32", "[1]", "[4,8]") + "}", 8},
-      {"{" + entry("a", "F32", "[1]", "[0,4]") + "," + entry("\\u0061", "F32", "[1]", "[4,8]") +
-           "}",
+      {"{" + header_entry("a", "F32", "[1]", "[0,4]") + "," +
+           header_entry("b", "F32", "[1]", "[0,4]") + "}",
+       4},
+      {"{" + header_entry("a", "F32", "[1]", "[0,4]") + "," +
+           header_entry("b", "F32", "[1]", "[5,9]") + "}",
+       9},
+      {"{" + header_entry("a", "F32", "[1]", "[0,4]") + "," +
+           header_entry("a", "F32", "[1]", "[4,8]") + "}",
+       8},
+      {"{" + header_entry("a", "F32", "[1]", "[0,4]") + "," +
+           header_entry("\\u0061", "F32", "[1]", "[4,8]") + "}",
        8},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 0},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"shape\":[1],\"data_offsets\":[0,4]}}", 4},
@@ -99,12 +105,12 @@ TEST_CASE("safetensors: each rule, broken once", "[unit][format]") {
       {"", 0}};
   for (const auto& [json, data_bytes] : cases) {
     CAPTURE(json, data_bytes);
-    CHECK(code_of(json, data_bytes) == Errc::corruption);
+    CHECK(image_code_of(json, data_bytes) == Errc::corruption);
   }
 }
 
 TEST_CASE("safetensors: a type that we do not know is named", "[unit][format]") {
-  const auto image = parse("{" + entry("w.q", "F4", "[2]", "[0,1]") + "}", 1);
+  const auto image = parse_image("{" + header_entry("w.q", "F4", "[2]", "[0,1]") + "}", 1);
   REQUIRE_FALSE(image);
   CHECK(image.error().code() == Errc::unsupported);
   CHECK(image.error().text() == "safetensors header: tensor \"w.q\" has the type \"F4\"");
@@ -131,19 +137,19 @@ TEST_CASE("safetensors: the header's length is checked before anything is read",
 TEST_CASE("safetensors: bombs are refused", "[unit][format]") {
   std::string deep = "{\"a\":";
   deep.append(1'000'000, '[');
-  CHECK(code_of(deep, 0) == Errc::corruption);
+  CHECK(image_code_of(deep, 0) == Errc::corruption);
 
   std::string overlapping = "{";
   for (int index = 0; index < 20'000; ++index)
-    overlapping += entry("t" + std::to_string(index), "U8", "[100]", "[0,100]") + ",";
+    overlapping += header_entry("t" + std::to_string(index), "U8", "[100]", "[0,100]") + ",";
   overlapping.back() = '}';
-  CHECK(code_of(overlapping, 100) == Errc::corruption);
+  CHECK(image_code_of(overlapping, 100) == Errc::corruption);
 
   std::string shape = "[";
   for (int index = 0; index < 100'000; ++index) shape += "1,";
   shape.back() = ']';
-  CHECK(code_of("{" + entry("a", "U8", shape, "[0,1]") + "}", 1) == Errc::corruption);
-  CHECK(code_of("{" + entry(std::string(4097, 'x'), "U8", "[]", "[0,1]") + "}", 1) ==
+  CHECK(image_code_of("{" + header_entry("a", "U8", shape, "[0,1]") + "}", 1) == Errc::corruption);
+  CHECK(image_code_of("{" + header_entry(std::string(4097, 'x'), "U8", "[]", "[0,1]") + "}", 1) ==
         Errc::corruption);
 }
 

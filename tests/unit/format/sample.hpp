@@ -32,6 +32,9 @@ format::Decree sample_decree(Random& random);
 // The seal that a manifest would have of these bytes.
 format::PartSeal seal_of(std::span<const std::byte> part);
 
+// A sealed text of JSON with another body and the digest that fits it.
+std::string resealed(std::string text, std::string_view from, std::string_view to);
+
 // Gives a record that was tampered with the checksum of its new bytes.
 void repair_checksum(std::vector<std::byte>& record);
 

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/units.hpp"
+#include "format/sealed_json.hpp"
 
 namespace ckpt::test {
 
@@ -290,6 +291,14 @@ PartSeal seal_of(std::span<const std::byte> part) {
   const auto front_bytes = part_front_bytes(part);
   if (!front_bytes) FAIL(front_bytes.error().message());
   return {part.size(), *front_bytes, ckpt::digest_of(part.first(*front_bytes))};
+}
+
+std::string resealed(std::string text, std::string_view from, std::string_view to) {
+  text.resize(text.rfind("\"digest\""));
+  const auto at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  text.replace(at, from.size(), to);
+  return format::seal_json(std::move(text));
 }
 
 void repair_checksum(std::vector<std::byte>& record) {

@@ -11,17 +11,16 @@
 #include "format/layout.hpp"
 #include "format/layout_validation.hpp"
 
-using namespace ckpt;
-using namespace ckpt::format;
+namespace ckpt::format {
 
 namespace {
 
-TensorSpec entry(std::string name, std::int64_t bytes) {
+TensorSpec archive_entry(std::string name, std::int64_t bytes) {
   return {"model.pt//" + std::move(name), DType::u8, {bytes}, "", "model.pt"};
 }
 
 template <class Integer>
-Integer read(std::span<const std::byte> file, std::uint64_t offset) {
+Integer read_integer(std::span<const std::byte> file, std::uint64_t offset) {
   Integer value{};
   REQUIRE(offset + sizeof value <= file.size());
   std::memcpy(&value, file.data() + offset, sizeof value);
@@ -33,26 +32,26 @@ std::vector<std::pair<std::string, std::span<const std::byte>>> read_zip(
     std::span<const std::byte> file) {
   std::vector<std::pair<std::string, std::span<const std::byte>>> found;
   const std::uint64_t end = file.size() - 22;
-  REQUIRE(read<std::uint32_t>(file, end) == 0x06054b50);
-  const auto count = read<std::uint16_t>(file, end + 10);
-  std::uint64_t record = read<std::uint32_t>(file, end + 16);
-  REQUIRE(record + read<std::uint32_t>(file, end + 12) == end);
+  REQUIRE(read_integer<std::uint32_t>(file, end) == 0x06054b50);
+  const auto count = read_integer<std::uint16_t>(file, end + 10);
+  std::uint64_t record = read_integer<std::uint32_t>(file, end + 16);
+  REQUIRE(record + read_integer<std::uint32_t>(file, end + 12) == end);
   for (int i = 0; i < count; ++i) {
-    REQUIRE(read<std::uint32_t>(file, record) == 0x02014b50);
-    const auto crc = read<std::uint32_t>(file, record + 16);
-    const auto bytes = read<std::uint32_t>(file, record + 20);
-    const auto name_bytes = read<std::uint16_t>(file, record + 28);
-    const auto header = read<std::uint32_t>(file, record + 42);
+    REQUIRE(read_integer<std::uint32_t>(file, record) == 0x02014b50);
+    const auto crc = read_integer<std::uint32_t>(file, record + 16);
+    const auto bytes = read_integer<std::uint32_t>(file, record + 20);
+    const auto name_bytes = read_integer<std::uint16_t>(file, record + 28);
+    const auto header = read_integer<std::uint32_t>(file, record + 42);
     const std::string name(reinterpret_cast<const char*>(file.data() + record + 46), name_bytes);
-    REQUIRE(read<std::uint32_t>(file, header) == 0x04034b50);
-    REQUIRE(read<std::uint32_t>(file, header + 14) == crc);
-    const std::uint64_t data = header + 30 + read<std::uint16_t>(file, header + 26) +
-                               read<std::uint16_t>(file, header + 28);
+    REQUIRE(read_integer<std::uint32_t>(file, header) == 0x04034b50);
+    REQUIRE(read_integer<std::uint32_t>(file, header + 14) == crc);
+    const std::uint64_t data = header + 30 + read_integer<std::uint16_t>(file, header + 26) +
+                               read_integer<std::uint16_t>(file, header + 28);
     const auto content = file.subspan(data, bytes);
     REQUIRE(crc32(content) == crc);
     REQUIRE(data % (bytes < page_bytes ? 64 : page_bytes) == 0);
     found.emplace_back(name, content);
-    record += 46u + name_bytes + read<std::uint16_t>(file, record + 30);
+    record += 46u + name_bytes + read_integer<std::uint16_t>(file, record + 30);
   }
   return found;
 }
@@ -63,7 +62,7 @@ TEST_CASE("torch archive: a zip reader finds every entry", "[unit][format]") {
   const std::vector<std::int64_t> sizes = {0, 1, 63, 64, 4095, 4096, 4097, 3 * 4096 + 5};
   std::vector<TensorSpec> specs = {{"weight", DType::f32, {1000}, "", ""}};
   for (const std::int64_t size : sizes)
-    specs.push_back(entry("data/" + std::to_string(size), size));
+    specs.push_back(archive_entry("data/" + std::to_string(size), size));
   const Layout layout = make_layout(specs, 3, 64).value();
   const Status valid = validate(layout);
   INFO((valid ? "" : valid.error().message()));
@@ -94,7 +93,7 @@ TEST_CASE("torch archive: a zip reader finds every entry", "[unit][format]") {
 
 TEST_CASE("torch archive: tied tensors stay out of it", "[unit][format]") {
   const std::vector<TensorSpec> specs = {
-      {"a", DType::u8, {10}, "", ""}, entry("data/0", 10), {"b", DType::u8, {10}, "a", ""}};
+      {"a", DType::u8, {10}, "", ""}, archive_entry("data/0", 10), {"b", DType::u8, {10}, "a", ""}};
   const Layout layout = make_layout(specs, 0, 0).value();
   const Status valid = validate(layout);
   INFO((valid ? "" : valid.error().message()));
@@ -103,7 +102,7 @@ TEST_CASE("torch archive: tied tensors stay out of it", "[unit][format]") {
   REQUIRE(layout.tensors.back().extent == layout.tensors.front().extent);
   REQUIRE(layout.tensors[1].member == 1);
 
-  std::vector<TensorSpec> tied_to_entry = {entry("data/0", 10),
+  std::vector<TensorSpec> tied_to_entry = {archive_entry("data/0", 10),
                                            {"b", DType::u8, {10}, "model.pt//data/0", ""}};
   REQUIRE_FALSE(make_layout(tied_to_entry, 0, 0));
 }
@@ -135,6 +134,8 @@ TEST_CASE("torch archive: more than the most is refused", "[unit][format]") {
   specs.pop_back();
   REQUIRE(make_layout(specs, 0, 16));
 
-  const std::vector<TensorSpec> unnamed = {entry("", 1)};
+  const std::vector<TensorSpec> unnamed = {archive_entry("", 1)};
   REQUIRE(make_layout(unnamed, 0, 0).error().code() == Errc::invalid_argument);
 }
+
+}  // namespace ckpt::format

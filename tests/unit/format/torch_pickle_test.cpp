@@ -14,9 +14,18 @@ namespace ckpt::format {
 namespace {
 
 using Catch::Contains;
-using namespace test;
+using test::bytes_in;
+using test::dict;
+using test::integer;
+using test::little;
+using test::name;
+using test::pickle;
+using test::PickleTensor;
+using test::tensor;
+using test::text;
+using test::tuple;
 
-PickledTensors read(const std::string& value) {
+PickledTensors read_pickle(const std::string& value) {
   const std::string text = pickle(value);
   auto found = read_torch_pickle(bytes_in(text));
   REQUIRE((found ? "" : found.error().message()) == "");
@@ -32,7 +41,7 @@ std::string refusal(const std::string& value) {
 }  // namespace
 
 TEST_CASE("torch pickle: tensors have the keys on the way to them", "[unit][format]") {
-  const auto found = read(
+  const auto found = read_pickle(
       dict({{"model",
              dict({{"w", tensor({})}, {"b", tensor({.offset = 3, .shape = {3}, .strides = {1}})}})},
             {"step", integer(7)},
@@ -49,21 +58,21 @@ TEST_CASE("torch pickle: tensors have the keys on the way to them", "[unit][form
   CHECK(found.tensors[1].offset == 12);
   CHECK(found.tensors[2].name == "list.0");
   CHECK(found.left_out == 4);
-  CHECK(read(tensor({})).tensors.at(0).name == "tensor");
-  CHECK(read("}").tensors.empty());
+  CHECK(read_pickle(tensor({})).tensors.at(0).name == "tensor");
+  CHECK(read_pickle("}").tensors.empty());
 }
 
 TEST_CASE("torch pickle: the forms that torch uses", "[unit][format]") {
   SECTION("an OrderedDict with its metadata, and a memo") {
     const std::string ordered = name("collections", "OrderedDict") + ")Rq\x01" + text("w") +
                                 tensor({}) + "s" + "}" + text("_metadata") + "h\x01s" + "b";
-    CHECK(read(ordered).tensors.at(0).name == "w");
+    CHECK(read_pickle(ordered).tensors.at(0).name == "w");
   }
   SECTION("a parameter") {
     const std::string parameter =
         name("torch._utils", "_rebuild_parameter") +
         tuple({tensor({}), "\x88", name("collections", "OrderedDict") + ")R"}) + "R";
-    CHECK(read(dict({{"p", parameter}})).tensors.at(0).name == "p");
+    CHECK(read_pickle(dict({{"p", parameter}})).tensors.at(0).name == "p");
   }
   SECTION("a type of its own, of protocol 4") {
     const std::string storage =
@@ -75,15 +84,15 @@ TEST_CASE("torch pickle: the forms that torch uses", "[unit][format]") {
         tuple({storage, integer(1), "K\x03\x85", "K\x01\x85", "\x89",
                name("collections", "OrderedDict") + ")R", name("torch", "float8_e4m3fn")}) +
         "R";
-    const auto found = read(dict({{"f8", typed}}));
+    const auto found = read_pickle(dict({{"f8", typed}}));
     CHECK(found.tensors.at(0).dtype == DType::f8_e4m3);
     CHECK(found.tensors.at(0).offset == 1);
     CHECK(found.tensors.at(0).storage_bytes == 4);
   }
   SECTION("dimensions of one element, and tensors without any") {
-    CHECK(read(dict({{"a", tensor({.shape = {1, 6, 1}, .strides = {77, 1, 3}})},
-                     {"b", tensor({.offset = 6, .shape = {0, 3}, .strides = {3, 1}})},
-                     {"c", tensor({.offset = 5, .shape = {}, .strides = {}})}}))
+    CHECK(read_pickle(dict({{"a", tensor({.shape = {1, 6, 1}, .strides = {77, 1, 3}})},
+                            {"b", tensor({.offset = 6, .shape = {0, 3}, .strides = {3, 1}})},
+                            {"c", tensor({.offset = 5, .shape = {}, .strides = {}})}}))
               .tensors.size() == 3);
   }
 }

@@ -13,8 +13,8 @@ namespace ckpt::format {
 
 namespace {
 
-PickledTensor tensor(std::string name, DType dtype, std::vector<std::int64_t> shape,
-                     std::string storage) {
+PickledTensor pickled_tensor(std::string name, DType dtype, std::vector<std::int64_t> shape,
+                             std::string storage) {
   PickledTensor made;
   made.name = std::move(name);
   made.dtype = dtype;
@@ -33,15 +33,15 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 TEST_CASE("torch pickle: tensors of every type are read as they were written", "[unit][format]") {
   std::vector<PickledTensor> tensors;
   for (std::uint8_t number = 0; number <= static_cast<std::uint8_t>(DType::c64); ++number)
-    tensors.push_back(tensor("t" + std::to_string(number), static_cast<DType>(number), {2, 3},
-                             std::to_string(number)));
-  tensors.push_back(tensor("scalar", DType::f32, {}, "s"));
-  tensors.push_back(tensor("empty", DType::bf16, {3, 0, 2}, "e"));
-  tensors.push_back(tensor("255", DType::u8, {255, 256}, "a"));
-  tensors.push_back(tensor("65536", DType::u8, {65536}, "b"));
-  tensors.push_back(tensor("wide", DType::f32, {std::int64_t{1} << 33, 3}, "c"));
-  tensors.push_back(tensor("most", DType::i8, {INT32_MAX}, "d"));
-  tensors.push_back(tensor("name \"quoted\" \u00e9\n", DType::f32, {1}, "q"));
+    tensors.push_back(pickled_tensor("t" + std::to_string(number), static_cast<DType>(number),
+                                     {2, 3}, std::to_string(number)));
+  tensors.push_back(pickled_tensor("scalar", DType::f32, {}, "s"));
+  tensors.push_back(pickled_tensor("empty", DType::bf16, {3, 0, 2}, "e"));
+  tensors.push_back(pickled_tensor("255", DType::u8, {255, 256}, "a"));
+  tensors.push_back(pickled_tensor("65536", DType::u8, {65536}, "b"));
+  tensors.push_back(pickled_tensor("wide", DType::f32, {std::int64_t{1} << 33, 3}, "c"));
+  tensors.push_back(pickled_tensor("most", DType::i8, {INT32_MAX}, "d"));
+  tensors.push_back(pickled_tensor("name \"quoted\" \u00e9\n", DType::f32, {1}, "q"));
   const auto pickle = write_torch_pickle(tensors);
   const auto read = read_torch_pickle(pickle);
   REQUIRE((read ? "" : read.error().message()) == "");

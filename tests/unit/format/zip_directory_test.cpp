@@ -42,7 +42,7 @@ struct Read {
   std::vector<ZipEntry> entries;
   std::vector<Extent> data;
 };
-Result<Read> read(std::span<const std::byte> file) {
+Result<Read> read_entries(std::span<const std::byte> file) {
   const auto tail = file.last(std::min(file.size(), zip_tail_bytes));
   CKPT_TRY(const ZipEnd end, find_zip_end(tail, file.size()));
   Read out;
@@ -70,7 +70,7 @@ constexpr std::uint32_t record = 0x02014b50, last = 0x06054b50;
 
 TEST_CASE("zip directory: entries lie where our writer put them", "[unit][format]") {
   const Bytes file = archive_of({{"data.pkl", 10}, {"data/0", 5000}, {"data/1", 0}});
-  const auto found = read(file);
+  const auto found = read_entries(file);
   REQUIRE((found ? "" : found.error().message()) == "");
   REQUIRE(found->entries.size() == 3);
   CHECK(found->entries[1].name == "archive/data/0");
@@ -139,7 +139,7 @@ TEST_CASE("zip directory: an archive that torch.save never writes is refused", "
   SECTION("next to nothing") {
     file.resize(5);
   }
-  CHECK_FALSE(read(file));
+  CHECK_FALSE(read_entries(file));
 }
 
 TEST_CASE("zip directory: two entries of one name are refused", "[unit][format]") {
@@ -148,7 +148,7 @@ TEST_CASE("zip directory: two entries of one name are refused", "[unit][format]"
   for (std::size_t at = text.find("data/1"); at != std::string::npos; at = text.find("data/1"))
     text[at + 5] = '0';
   std::memcpy(file.data(), text.data(), text.size());
-  CHECK_FALSE(read(file));
+  CHECK_FALSE(read_entries(file));
 }
 
 TEST_CASE("zip directory: random damage never makes it read outside of the file",
@@ -159,7 +159,7 @@ TEST_CASE("zip directory: random damage never makes it read outside of the file"
     Bytes file = good;
     for (std::uint64_t flips = 1 + random.next() % 3; flips > 0; --flips)
       file[random.next() % file.size()] = static_cast<std::byte>(random.next());
-    const auto found = read(file);
+    const auto found = read_entries(file);
     if (!found) continue;
     std::uint64_t end = 0;
     for (const Extent& data : found->data) {

@@ -8,9 +8,9 @@
 namespace ckpt::gather {
 namespace {
 
-class Scene {
+class SinkScene {
  public:
-  Scene() {
+  SinkScene() {
     for (std::size_t index = 0; index < bytes.size(); ++index)
       bytes[index] = static_cast<std::byte>(index * 7);
     good = bytes;
@@ -35,7 +35,7 @@ class Scene {
 }  // namespace
 
 TEST_CASE("chunk sink: a chunk comes to all of its places", "[unit][gather]") {
-  Scene scene;
+  SinkScene scene;
   const std::span<std::byte> target(scene.target);
   scene.chunk.places = {target.subspan(60, 40), target.first(60)};
   CHECK(scene.chunk.is_brought(scene.sink));
@@ -47,20 +47,20 @@ TEST_CASE("chunk sink: a chunk comes to all of its places", "[unit][gather]") {
 }
 
 TEST_CASE("chunk sink: a bit that flips before it is copied is noticed", "[unit][gather]") {
-  Scene scene;
+  SinkScene scene;
   scene.copies_and_flips(/*is_early=*/true);
   CHECK(scene.chunk.is_brought(scene.sink));
   CHECK_FALSE(bring(scene.sink, scene.chunk));
 }
 
 TEST_CASE("chunk sink: what happens to the copy says nothing about the chunk", "[unit][gather]") {
-  Scene scene;
+  SinkScene scene;
   scene.copies_and_flips(/*is_early=*/false);
   CHECK(bring(scene.sink, scene.chunk));
 }
 
 TEST_CASE("chunk sink: a chunk without places is only verified", "[unit][gather]") {
-  Scene scene;
+  SinkScene scene;
   CHECK_FALSE(scene.chunk.is_brought(scene.sink));
   CHECK(bring(scene.sink, scene.chunk));
   scene.bytes[0] ^= std::byte{1};

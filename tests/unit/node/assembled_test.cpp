@@ -13,23 +13,21 @@
 namespace ckpt::node {
 namespace {
 
-constexpr std::uint64_t chunk_bytes = 4 * KiB;
+using test::small_chunk_bytes;
+using test::small_chunks;
+
 constexpr std::size_t chunk_count = 9;  // The header's, and those of the tensor.
 constexpr const char* member = "/step-000000002/rank-00000.safetensors";
 
-EngineOptions small_chunks() {
-  EngineOptions options;
-  options.chunk_bytes = chunk_bytes;
-  return options;
-}
-
-struct Trainer : test::OneRank {
-  explicit Trainer(test::MemoryDisk& used, const std::string& dir)
-      : OneRank(used, (chunk_count - 1) * chunk_bytes, small_chunks()) {
+struct FlippingTrainer : test::OneRank {
+  explicit FlippingTrainer(test::MemoryDisk& used, const std::string& dir)
+      : OneRank(used, (chunk_count - 1) * small_chunk_bytes, small_chunks()) {
     request.dir = dir;
     verifies_offers = true;
   }
-  void flip(std::size_t chunk) { bytes_of(filling)[chunk * chunk_bytes + 11] ^= std::byte{4}; }
+  void flip(std::size_t chunk) {
+    bytes_of(filling)[chunk * small_chunk_bytes + 11] ^= std::byte{4};
+  }
   void restore_again() {
     answer.reset();
     REQUIRE(engine->call(session, control::AskRestore{1, std::nullopt}));
@@ -58,10 +56,10 @@ Damage draw(std::uint64_t seed, bool are_apart) {
 }
 
 void rot(test::MemoryDisk& disk, const std::string& file, const std::set<std::size_t>& chunks) {
-  for (const std::size_t chunk : chunks) disk.flip(file, chunk * chunk_bytes + 7, 3);
+  for (const std::size_t chunk : chunks) disk.flip(file, chunk * small_chunk_bytes + 7, 3);
 }
 
-void check(const Trainer& trainer, bool are_apart) {
+void check(const FlippingTrainer& trainer, bool are_apart) {
   CHECK_FALSE(trainer.is_wrong);
   const std::string error = trainer.answer->result ? "" : trainer.answer->result.error().message();
   CAPTURE(error, trainer.answer->reason);
@@ -79,7 +77,7 @@ TEST_CASE("assembled: from a Slot and a file that are damaged in different chunk
   CAPTURE(seed);
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
-  Trainer trainer(disk, "/scratch/job");
+  FlippingTrainer trainer(disk, "/scratch/job");
   trainer.begin_and_store_two_steps();
   const Damage damage = draw(seed, are_apart);
   for (const std::size_t chunk : damage.one) trainer.flip(chunk);
@@ -105,7 +103,7 @@ TEST_CASE("assembled: from two places that are damaged in different chunks", "[u
   disk.put_directory("/far");
   const std::string places = "/scratch/job, /far/job";
   {
-    Trainer trainer(disk, places);
+    FlippingTrainer trainer(disk, places);
     trainer.begin_and_store_two_steps();
     REQUIRE(
         trainer.pass_until([&] { return disk.exists("/far/job/step-000000002/manifest.json"); }));
@@ -113,7 +111,7 @@ TEST_CASE("assembled: from two places that are damaged in different chunks", "[u
   const Damage damage = draw(seed, are_apart);
   rot(disk, std::string("/scratch/job") + member, damage.one);
   rot(disk, std::string("/far/job") + member, damage.other);
-  Trainer trainer(disk, places);
+  FlippingTrainer trainer(disk, places);
   (void)trainer.restore();
   Log::set_sink(nullptr);
   check(trainer, are_apart);

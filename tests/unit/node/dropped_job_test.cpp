@@ -17,10 +17,9 @@ namespace ckpt::node {
 namespace {
 
 using test::NoMemory;
-using test::Rank;
 
-struct TwoNodes {
-  TwoNodes() : clock(context), disk(1), files(disk, &clock), network(1) {
+struct DroppedJobNodes {
+  DroppedJobNodes() : clock(context), disk(1), files(disk, &clock), network(1) {
     for (const char* name : {"A", "B"}) {
       fronts.push_back(network.add_node(name, clock));
       EngineOptions options;
@@ -31,7 +30,7 @@ struct TwoNodes {
           context.get_executor(), Seams{clock, memory, files, *fronts.back()}, options));
     }
   }
-  ~TwoNodes() {
+  ~DroppedJobNodes() {
     end_engines();
     clock.advance(std::chrono::seconds(10));  // Sleeping coroutines see that it is over.
   }
@@ -48,7 +47,7 @@ struct TwoNodes {
   // Both ranks attach and ask for the newest step, of which there is none. How long that took.
   std::optional<Duration> begin_once() {
     const Time before = clock.now();
-    std::vector<Rank> ranks(engines.size());
+    std::vector<test::Rank> ranks(engines.size());
     for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
       AttachRequest request;
       request.job = "job";
@@ -85,7 +84,7 @@ struct TwoNodes {
 
 TEST_CASE("job: a node that dropped it begins again with a peer that did not", "[unit][node]") {
   const std::size_t dropping = GENERATE(0, 1);  // The coordinator, and the other.
-  TwoNodes nodes;
+  DroppedJobNodes nodes;
   for (int round = 0; round < 8; ++round) REQUIRE(nodes.begin_once());
   REQUIRE(nodes.engines[dropping]->drop("job"));
   nodes.clock.advance(std::chrono::seconds(1));
@@ -96,7 +95,7 @@ TEST_CASE("job: a node that dropped it begins again with a peer that did not", "
 
 TEST_CASE("job: one that was dropped may end after its engine", "[unit][node]") {
   const int passed_ms = GENERATE(0, 300, 600, 900, 1200, 1500, 1800);
-  TwoNodes nodes;
+  DroppedJobNodes nodes;
   REQUIRE(nodes.begin_once());
   // A dials B in vain, more and more seldom: what waits to dial again holds the job.
   REQUIRE(nodes.engines[1]->drop("job"));

@@ -14,8 +14,8 @@ namespace {
 constexpr Duration deadline = std::chrono::seconds(60);
 constexpr std::uint32_t failures_max = 2;
 
-struct Scene {
-  Scene() : disk(1), rank(with_directory(disk)) {
+struct CommittedStep {
+  CommittedStep() : disk(1), rank(with_directory(disk)) {
     REQUIRE(rank.begin_fresh());
     rank.capture(Step{1});
     REQUIRE(rank.pass_until([&] { return rank.committed == Step{1}; }));
@@ -47,7 +47,7 @@ struct LostPart : test::Cluster {
 }  // namespace
 
 TEST_CASE("flush before the end: steps captured meanwhile are flushed too", "[unit][node]") {
-  Scene scene;
+  CommittedStep scene;
   test::OneRank& rank = scene.rank;
   scene.disk.set_latency(std::chrono::milliseconds(5), std::chrono::milliseconds(20));
   const std::size_t granted = rank.granted.size();
@@ -74,7 +74,7 @@ TEST_CASE("flush before the end: steps captured meanwhile are flushed too", "[un
 
 TEST_CASE("flush before the end: where storage fails it says why, and all goes on",
           "[unit][node]") {
-  Scene scene;
+  CommittedStep scene;
   test::OneRank& rank = scene.rank;
   scene.disk.set_hook(
       [](std::string_view verb, const std::string&) { return verb == "write" ? ENOSPC : 0; });
@@ -97,7 +97,7 @@ TEST_CASE("flush before the end: where storage fails it says why, and all goes o
 }
 
 TEST_CASE("flush before the end: while nothing goes to storage, trainers capture", "[unit][node]") {
-  Scene scene;
+  CommittedStep scene;
   test::OneRank& rank = scene.rank;
   scene.disk.set_hook(
       [](std::string_view verb, const std::string&) { return verb == "write" ? ENOSPC : 0; });
@@ -118,7 +118,7 @@ TEST_CASE("flush before the end: while nothing goes to storage, trainers capture
 
 TEST_CASE("flush before the end: a last capture that takes long is not followed by others",
           "[unit][node]") {
-  Scene scene;
+  CommittedStep scene;
   test::OneRank& rank = scene.rank;
   REQUIRE(rank.begin_capture(Step{2}));
   auto flushed = scene.flush();
@@ -165,7 +165,7 @@ TEST_CASE("flush before the end: without trainers a step that lost a part is not
 }
 
 TEST_CASE("flush before the end: it can be given up at any time", "[unit][node]") {
-  Scene scene;
+  CommittedStep scene;
   test::OneRank& rank = scene.rank;
   scene.disk.set_hook(
       [](std::string_view verb, const std::string&) { return verb == "write" ? ENOSPC : 0; });
@@ -182,7 +182,7 @@ TEST_CASE("flush before the end: it can be given up at any time", "[unit][node]"
 
 TEST_CASE("flush before the end: without any step it says so in words", "[unit][node]") {
   test::MemoryDisk disk(1);
-  test::OneRank rank(Scene::with_directory(disk));
+  test::OneRank rank(CommittedStep::with_directory(disk));
   std::string standing = "a capture is under way, and no step is durable";
   if (GENERATE(false, true)) {
     rank.begin_and_store_two_steps();
@@ -212,7 +212,7 @@ TEST_CASE("flush before the end: without a directory it says what is lost", "[un
 
 TEST_CASE("flush before the end: an engine with nothing to do ends before the next heartbeat",
           "[unit][node]") {
-  Scene scene;
+  CommittedStep scene;
   test::OneRank& rank = scene.rank;
   rank.engine->detach(rank.session);
   rank.clock.poll();

@@ -16,19 +16,15 @@ namespace ckpt::node {
 
 using test::Cluster;
 using test::Rules;
+using test::shard_bytes;
 
 namespace {
 
-// 60 KiB of numbers for each rank, in Chunks of 4 KiB; with a header that stays, and a page of
-// blobs.
-constexpr std::uint64_t shard_bytes = 17 * 4 * KiB;
 constexpr std::uint64_t frozen_bytes = 15 * 4 * KiB;
 
-Rules frozen() {
-  Rules rules;
+Rules frozen_on_storage() {
+  Rules rules = test::frozen();
   rules.directory = "/scratch";
-  rules.skips_unchanged = true;
-  rules.is_frozen = true;
   return rules;
 }
 
@@ -39,7 +35,7 @@ std::uint64_t flushed(Cluster& cluster, const char* what, const std::string& nod
 void check_stored(Cluster& cluster, Step step) {
   cluster.lose("A");
   cluster.lose("B");
-  cluster.begin("AB", frozen());
+  cluster.begin("AB", frozen_on_storage());
   cluster.check_restored(step, 2);
   CHECK(cluster.rank(0).offer->source == RestoreSource::storage);
 }
@@ -48,7 +44,7 @@ void check_stored(Cluster& cluster, Step step) {
 
 TEST_CASE("flush memory: a save writes what has changed, for each rank", "[unit][node]") {
   Cluster cluster;
-  Rules rules = frozen();
+  Rules rules = frozen_on_storage();
   rules.max_ckpt_num = 1;
   cluster.begin("AB", rules);
   cluster.store(Step{5});
@@ -65,19 +61,19 @@ TEST_CASE("flush memory: a save writes what has changed, for each rank", "[unit]
 
 TEST_CASE("flush memory: two ranks of a node do not share with each other", "[unit][node]") {
   Cluster cluster;
-  cluster.begin("AAB", frozen());
+  cluster.begin("AAB", frozen_on_storage());
   cluster.store(Step{5});
   cluster.store(Step{6});
   CHECK(flushed(cluster, "bytes_shared") > 0);
   cluster.lose("A");
   cluster.lose("B");
-  cluster.begin("AAB", frozen());
+  cluster.begin("AAB", frozen_on_storage());
   cluster.check_restored(Step{6}, 3);
 }
 
 TEST_CASE("flush memory: without the option everything is written", "[unit][node]") {
   Cluster cluster;
-  Rules rules = frozen();
+  Rules rules = frozen_on_storage();
   rules.skips_unchanged = false;
   cluster.begin("AB", rules);
   cluster.store(Step{5});
@@ -89,7 +85,7 @@ TEST_CASE("flush memory: without the option everything is written", "[unit][node
 TEST_CASE("flush memory: a daemon that was started again, and another timeline, write everything",
           "[unit][node]") {
   Cluster cluster;
-  cluster.begin("AB", frozen());
+  cluster.begin("AB", frozen_on_storage());
   cluster.store(Step{5});
   std::uint64_t before = 0;
   SECTION("another daemon") {
@@ -99,7 +95,7 @@ TEST_CASE("flush memory: a daemon that was started again, and another timeline, 
   SECTION("another timeline") {
     before = flushed(cluster, "bytes");
   }
-  cluster.begin("AB", frozen());
+  cluster.begin("AB", frozen_on_storage());
   cluster.check_restored(Step{5}, 2);
   cluster.store(Step{6});
   CHECK(flushed(cluster, "bytes") == before + shard_bytes);
@@ -115,7 +111,7 @@ TEST_CASE("flush memory: storage that cannot share is asked once", "[unit][node]
   cluster.disk().set_hook([&](std::string_view verb, const std::string&) {
     return verb == "clone" && ++asked > 0 ? EOPNOTSUPP : 0;
   });
-  cluster.begin("AB", frozen());
+  cluster.begin("AB", frozen_on_storage());
   for (const std::uint64_t step : {5, 6}) cluster.store(Step{step});
   const std::uint64_t asked_once = asked;
   CHECK(asked_once > 0);
@@ -128,7 +124,7 @@ TEST_CASE("flush memory: storage that cannot share is asked once", "[unit][node]
 TEST_CASE("flush memory: a step that somebody has removed is asked for, and the next one shares",
           "[unit][node]") {
   Cluster cluster;
-  cluster.begin("AB", frozen());
+  cluster.begin("AB", frozen_on_storage());
   cluster.store(Step{5});
   cluster.disk().erase("/scratch/step-000000005");
   cluster.store(Step{6});
@@ -141,7 +137,7 @@ TEST_CASE("flush memory: a step that somebody has removed is asked for, and the 
 TEST_CASE("flush memory: files that were damaged, and healed, share nothing with the next save",
           "[unit][node]") {
   Cluster cluster;
-  Rules rules = frozen();
+  Rules rules = frozen_on_storage();
   rules.verify_every = std::chrono::seconds(20);
   cluster.begin("AB", rules);
   cluster.store(Step{5});
@@ -155,7 +151,7 @@ TEST_CASE("flush memory: files that were damaged, and healed, share nothing with
 TEST_CASE("flush memory: damage that was healed does not come back from the step before",
           "[unit][node]") {
   Cluster cluster;
-  Rules rules = frozen();
+  Rules rules = frozen_on_storage();
   rules.verify_every = std::chrono::seconds(20);
   cluster.begin("AB", rules);
   cluster.store(Step{5});

@@ -14,8 +14,8 @@ using Catch::Contains;
 namespace ckpt::node {
 namespace {
 
-struct Scene {
-  Scene() {
+struct LosingRank {
+  LosingRank() {
     disk.put_directory("/scratch");
     rank.emplace(disk);
   }
@@ -40,7 +40,7 @@ struct Scene {
 
 TEST_CASE("gone steps: a directory that is removed is made again, and both sides hear of it",
           "[unit][node]") {
-  Scene scene;
+  LosingRank scene;
   scene.rank->begin_and_store_two_steps();
   scene.save(3);
   CHECK(scene.gone().is_null());
@@ -61,7 +61,7 @@ TEST_CASE("gone steps: a directory that is removed is made again, and both sides
 }
 
 TEST_CASE("gone steps: it is trouble for as long as no newer step is stored", "[unit][node]") {
-  Scene scene;
+  LosingRank scene;
   scene.rank->begin_and_store_two_steps();
   scene.disk.erase("/scratch/job");
   scene.disk.set_hook([](std::string_view, const std::string& path) {
@@ -77,7 +77,7 @@ TEST_CASE("gone steps: it is trouble for as long as no newer step is stored", "[
 }
 
 TEST_CASE("gone steps: the newest one alone is named alone", "[unit][node]") {
-  Scene scene;
+  LosingRank scene;
   scene.rank->begin_and_store_two_steps();
   scene.disk.erase("/scratch/job/step-000000002");
   scene.save(3);
@@ -87,7 +87,7 @@ TEST_CASE("gone steps: the newest one alone is named alone", "[unit][node]") {
 
 TEST_CASE("gone steps: retention, and a step that is replaced or unread, are no loss",
           "[unit][node]") {
-  Scene scene;
+  LosingRank scene;
   SECTION("one step is kept") {
     scene.rank->request.max_ckpt_num = 1;
     scene.rank->begin_and_store_two_steps();
@@ -153,7 +153,7 @@ TEST_CASE("gone steps: what a job removed while a node was not in its list is no
 
 TEST_CASE("gone steps: a listing that was under way while steps changed shows no loss",
           "[unit][node]") {
-  Scene scene;
+  LosingRank scene;
   test::OneRank& rank = *scene.rank;
   EngineContext context{rank.context.get_executor(),
                         Seams{rank.clock, rank.memory, rank.files, *rank.front}, EngineOptions(),

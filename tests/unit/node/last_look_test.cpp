@@ -8,11 +8,12 @@
 namespace ckpt::node {
 namespace {
 
-constexpr const char* newest = "/scratch/job/step-000000002";
-const std::string manifest = std::string(newest) + "/manifest.json";
+using test::newest_of_two;
 
-struct Scene {
-  Scene() : disk(1) {
+const std::string manifest = newest_of_two + "/manifest.json";
+
+struct LastLook {
+  LastLook() : disk(1) {
     disk.put_directory("/scratch");
     rank.emplace(disk);
     rank->begin_and_store_two_steps();
@@ -30,17 +31,17 @@ struct Scene {
 }  // namespace
 
 TEST_CASE("last look: what was removed is stored again by a close", "[unit][node]") {
-  const std::string removed = GENERATE(std::string(newest), std::string("/scratch/job"));
-  Scene scene;
+  const std::string removed = GENERATE(newest_of_two, std::string("/scratch/job"));
+  LastLook scene;
   scene.disk.erase(removed);
   close(*scene.rank);
   CHECK(scene.disk.exists(manifest));
 }
 
 TEST_CASE("last look: what was removed is stored again before a daemon ends", "[unit][node]") {
-  Scene scene;
+  LastLook scene;
   test::OneRank& rank = *scene.rank;
-  scene.disk.erase(newest);
+  scene.disk.erase(newest_of_two);
   rank.engine->detach(rank.session);
   auto flushed = test::start(rank.context, rank.engine->flush(std::chrono::seconds(60), 2));
   const Status done = test::finish(rank.clock, flushed);
@@ -50,9 +51,9 @@ TEST_CASE("last look: what was removed is stored again before a daemon ends", "[
 }
 
 TEST_CASE("last look: a daemon that cannot store it again says so and goes on", "[unit][node]") {
-  Scene scene;
+  LastLook scene;
   test::OneRank& rank = *scene.rank;
-  scene.disk.erase(newest);
+  scene.disk.erase(newest_of_two);
   rank.engine->detach(rank.session);
   scene.disk.set_hook(
       [](std::string_view verb, const std::string&) { return verb == "write" ? ENOSPC : 0; });
@@ -67,14 +68,14 @@ TEST_CASE("last look: a daemon that cannot store it again says so and goes on", 
 }
 
 TEST_CASE("last look: what is there is not stored again", "[unit][node]") {
-  Scene scene;
+  LastLook scene;
   scene.disk.clear_log();
   close(*scene.rank);
   CHECK(scene.syncs_of_manifests() == 0);
 }
 
 TEST_CASE("last look: storage that hangs does not hold up the end", "[unit][node]") {
-  Scene scene;
+  LastLook scene;
   test::OneRank& rank = *scene.rank;
   scene.disk.stall_until(rank.clock.after(std::chrono::hours(1)));
   const Time before = rank.clock.now();

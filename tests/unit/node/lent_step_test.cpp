@@ -10,22 +10,18 @@
 namespace ckpt::node {
 namespace {
 
+using test::small_chunk_bytes;
+using test::small_chunks;
+
 using Chunks = std::vector<std::vector<std::byte>>;
 using Lent = std::shared_ptr<LentStep>;
 
-constexpr std::uint64_t chunk_bytes = 4 * KiB;
-constexpr std::uint64_t tensor_bytes = 5 * chunk_bytes;
+constexpr std::uint64_t lent_bytes = 5 * small_chunk_bytes;
 
-EngineOptions small_chunks() {
-  EngineOptions options;
-  options.chunk_bytes = chunk_bytes;
-  return options;
-}
-
-struct Scene {
-  explicit Scene(std::uint32_t own_slots, std::string dir = {}) : disk(1) {
+struct LendingRank {
+  explicit LendingRank(std::uint32_t own_slots, std::string dir = {}) : disk(1) {
     disk.put_directory("/scratch");
-    rank.emplace(disk, tensor_bytes, small_chunks());
+    rank.emplace(disk, lent_bytes, small_chunks());
     rank->request.own_slots = own_slots;
     rank->request.dir = std::move(dir);
     REQUIRE(rank->begin_fresh());
@@ -53,10 +49,10 @@ struct Scene {
   void check_is(const Lent& lent, std::uint64_t step) {
     const auto bytes = read(lent);
     REQUIRE((bytes ? "" : bytes.error().message()) == "");
-    std::vector<std::byte> expected(tensor_bytes);
+    std::vector<std::byte> expected(lent_bytes);
     test::OneRank::fill(expected, Step{step});
     const std::uint64_t offset = rank->layout.tensors.at(0).extent.offset;
-    CHECK(std::ranges::equal(std::span(*bytes).subspan(offset, tensor_bytes), expected));
+    CHECK(std::ranges::equal(std::span(*bytes).subspan(offset, lent_bytes), expected));
   }
 
   test::MemoryDisk disk;
@@ -66,7 +62,7 @@ struct Scene {
 }  // namespace
 
 TEST_CASE("lent step: the newest step is read as it was captured", "[unit][node]") {
-  Scene scene(3);
+  LendingRank scene(3);
   scene.commit(1);
   scene.commit(2);
   const auto lent = scene.rank->engine->lend("job", std::nullopt);
@@ -82,7 +78,7 @@ TEST_CASE("lent step: the newest step is read as it was captured", "[unit][node]
 }
 
 TEST_CASE("lent step: it stays as it is while training has two Slots more", "[unit][node]") {
-  Scene scene(3);
+  LendingRank scene(3);
   scene.commit(1);
   const auto lent = scene.rank->engine->lend("job", Step{1});
   REQUIRE(lent);
@@ -93,7 +89,7 @@ TEST_CASE("lent step: it stays as it is while training has two Slots more", "[un
 }
 
 TEST_CASE("lent step: training takes back what it needs, and the reader is told", "[unit][node]") {
-  Scene scene(2);
+  LendingRank scene(2);
   scene.commit(1);
   const auto lent = scene.rank->engine->lend("job", std::nullopt);
   REQUIRE(lent);
@@ -109,7 +105,7 @@ TEST_CASE("lent step: training takes back what it needs, and the reader is told"
 }
 
 TEST_CASE("lent step: what a reader let go of is free at once", "[unit][node]") {
-  Scene scene(3);
+  LendingRank scene(3);
   scene.commit(1);
   {
     const auto lent = scene.rank->engine->lend("job", std::nullopt);
@@ -122,7 +118,7 @@ TEST_CASE("lent step: what a reader let go of is free at once", "[unit][node]") 
 
 TEST_CASE("lent step: a step that is stored is read from there when memory has it no more",
           "[unit][node]") {
-  Scene scene(2, "/scratch/job");
+  LendingRank scene(2, "/scratch/job");
   scene.rank->request.save_storage_interval.steps = 1;
   scene.commit(1);
   const auto lent = scene.rank->engine->lend("job", std::nullopt);
@@ -134,7 +130,7 @@ TEST_CASE("lent step: a step that is stored is read from there when memory has i
 }
 
 TEST_CASE("lent step: a job that is dropped gets all of its memory back", "[unit][node]") {
-  Scene scene(3);
+  LendingRank scene(3);
   scene.commit(1);
   const auto lent = scene.rank->engine->lend("job", std::nullopt);
   REQUIRE(lent);
@@ -148,18 +144,18 @@ TEST_CASE("lent step: a job that is dropped gets all of its memory back", "[unit
 }
 
 TEST_CASE("lent step: a damaged copy is not given out", "[unit][node]") {
-  Scene scene(3);
+  LendingRank scene(3);
   scene.commit(1);
   const auto lent = scene.rank->engine->lend("job", std::nullopt);
   REQUIRE(lent);
-  scene.rank->tensor_in(scene.rank->filling)[2 * chunk_bytes] ^= std::byte{1};
+  scene.rank->tensor_in(scene.rank->filling)[2 * small_chunk_bytes] ^= std::byte{1};
   const auto read = scene.read(*lent);
   REQUIRE_FALSE(read);
   CHECK(read.error().code() == Errc::corruption);
 }
 
 TEST_CASE("lent step: what is not there is refused in words", "[unit][node]") {
-  Scene scene(3);
+  LendingRank scene(3);
   const auto none_yet = scene.rank->engine->lend("job", std::nullopt);
   REQUIRE_FALSE(none_yet);
   CHECK(none_yet.error().code() == Errc::not_found);

@@ -20,7 +20,7 @@
 namespace ckpt::node {
 namespace {
 
-constexpr std::uint64_t tensor_bytes = 256 * KiB;
+constexpr std::uint64_t many_nodes_bytes = 256 * KiB;
 
 // Dials: how often this node has dialed each address.
 class CountedNetwork final : public wire::Network {
@@ -45,7 +45,7 @@ class CountedNetwork final : public wire::Network {
   std::unique_ptr<wire::Network> below_;
 };
 
-struct Trainer final : test::Rank {
+struct AnsweringTrainer final : test::Rank {
   void offered(control::Offer offer) override {
     source = offer.source_name;
     asio::post(*context, [this, number = offer.offer] {
@@ -58,15 +58,15 @@ struct Trainer final : test::Rank {
   std::string source;  // The newest offer's.
 };
 
-struct OneNode {
+struct CountedNode {
   std::unique_ptr<CountedNetwork> front;
   std::unique_ptr<Engine> engine;
-  Trainer trainer;
+  AnsweringTrainer trainer;
 };
 
 // Nodes A, B, C and so on, with a rank each.
-struct World {
-  World(std::size_t count, std::uint32_t replicas, std::string dir = "") {
+struct ManyNodes {
+  ManyNodes(std::size_t count, std::uint32_t replicas, std::string dir = "") {
     disk.put_directory("/scratch");
     for (std::size_t number = 0; number < count; ++number) {
       const std::string name = count > 26 ? fmt::format("n{:04}", number)
@@ -82,13 +82,13 @@ struct World {
     request.save_storage_interval.steps = 1;
     nodes.resize(count);
   }
-  ~World() {
-    for (OneNode& node : nodes) stop(node);
+  ~ManyNodes() {
+    for (CountedNode& node : nodes) stop(node);
     clock.advance(std::chrono::seconds(10));
   }
   // Attaches its rank; it does not begin yet.
-  OneNode& open(std::size_t number) {
-    OneNode& node = nodes[number];
+  CountedNode& open(std::size_t number) {
+    CountedNode& node = nodes[number];
     const std::string name = request.nodes[number].name;
     node.front = std::make_unique<CountedNetwork>(network.add_node(name, clock));
     EngineOptions options;
@@ -97,7 +97,7 @@ struct World {
     options.memory_budget = 16 * MiB;
     node.engine = std::make_unique<Engine>(context.get_executor(),
                                            Seams{clock, memory, files, *node.front}, options);
-    node.trainer = Trainer{};
+    node.trainer = AnsweringTrainer{};
     node.trainer.context = &context;
     node.trainer.engine = node.engine.get();
     AttachRequest own = request;
@@ -107,13 +107,13 @@ struct World {
         test::finish(clock, test::start(context, node.engine->attach(own, node.trainer)));
     REQUIRE(attached);
     node.trainer.session = attached->session;
-    const format::TensorSpec spec{"weight", DType::u8, {tensor_bytes}, "", ""};
+    const format::TensorSpec spec{"weight", DType::u8, {many_nodes_bytes}, "", ""};
     auto layout = format::make_layout(std::span(&spec, 1), own.rank, 0, 1);
     REQUIRE(layout);
     REQUIRE(node.engine->call(node.trainer.session, control::SetLayout{*layout}));
     return node;
   }
-  void stop(OneNode& node) {
+  void stop(CountedNode& node) {
     if (!node.engine) return;
     (void)test::finish(clock, test::start(context, node.engine->stop(std::chrono::seconds(5))));
     node.engine.reset();
@@ -124,13 +124,13 @@ struct World {
   }
   void begin_all() {
     for (std::size_t number = 0; number < nodes.size(); ++number) {
-      Trainer& trainer = open(number).trainer;
+      AnsweringTrainer& trainer = open(number).trainer;
       REQUIRE(trainer.engine->call(trainer.session, control::StartFresh{1}));
     }
-    REQUIRE(all_of([](const Trainer& trainer) { return trainer.granted.size() >= 2; }));
+    REQUIRE(all_of([](const AnsweringTrainer& trainer) { return trainer.granted.size() >= 2; }));
   }
   void capture_on_all(Step step) {
-    for (OneNode& node : nodes) {
+    for (CountedNode& node : nodes) {
       REQUIRE(node.trainer.capture_in(*node.engine, step));
     }
   }
@@ -138,18 +138,18 @@ struct World {
   void restore_all(const std::vector<std::size_t>& started) {
     for (const std::size_t number : started) kill(number);
     for (const std::size_t number : started) open(number);
-    for (OneNode& node : nodes) {
+    for (CountedNode& node : nodes) {
       node.front->dials.clear();
       node.trainer.answer.reset();
       REQUIRE(node.engine->call(node.trainer.session, control::AskRestore{2, std::nullopt}));
     }
-    REQUIRE(all_of([](const Trainer& trainer) { return trainer.answer.has_value(); }));
+    REQUIRE(all_of([](const AnsweringTrainer& trainer) { return trainer.answer.has_value(); }));
   }
   template <class Claim>
   bool all_of(Claim claim) {
     return pass_until([&] {
       return std::all_of(nodes.begin(), nodes.end(),
-                         [&](const OneNode& node) { return claim(node.trainer); });
+                         [&](const CountedNode& node) { return claim(node.trainer); });
     });
   }
   template <class Claim>
@@ -168,19 +168,19 @@ struct World {
   test::MemoryFileSystem files{disk, &clock};
   test::SimNetwork network{1};
   AttachRequest request;
-  std::deque<OneNode> nodes;
+  std::deque<CountedNode> nodes;
   std::uint64_t boots = 0;
 };
 
 }  // namespace
 
 TEST_CASE("many nodes: a restore from storage dials nobody for it", "[unit][node]") {
-  World world(6, 1, "/scratch/job");
+  ManyNodes world(6, 1, "/scratch/job");
   world.begin_all();
   world.capture_on_all(Step{1});
-  REQUIRE(world.all_of([](const Trainer& trainer) { return trainer.durable == Step{1}; }));
+  REQUIRE(world.all_of([](const AnsweringTrainer& trainer) { return trainer.durable == Step{1}; }));
   world.restore_all({0, 1, 2, 3, 4, 5});
-  for (const OneNode& node : world.nodes) {
+  for (const CountedNode& node : world.nodes) {
     CHECK(node.trainer.answer->restored->step == Step{1});
     CHECK(node.trainer.source == "storage");
     // Control lines go to the first three nodes. Without replicas there is nothing else to say.
@@ -191,12 +191,13 @@ TEST_CASE("many nodes: a restore from storage dials nobody for it", "[unit][node
 
 TEST_CASE("many nodes: a restore asks the node that holds the shard, and no other",
           "[unit][node]") {
-  World world(6, 2);
+  ManyNodes world(6, 2);
   world.begin_all();
   world.capture_on_all(Step{1});
-  REQUIRE(world.all_of([](const Trainer& trainer) { return trainer.committed == Step{1}; }));
+  REQUIRE(
+      world.all_of([](const AnsweringTrainer& trainer) { return trainer.committed == Step{1}; }));
   world.restore_all({4});
-  const OneNode& returned = world.nodes[4];
+  const CountedNode& returned = world.nodes[4];
   CHECK(returned.trainer.answer->restored->step == Step{1});
   REQUIRE(returned.trainer.source.starts_with("node "));
   const std::string holder = returned.trainer.source.substr(5) + ":1";
@@ -210,15 +211,16 @@ TEST_CASE("many nodes: a restore asks the node that holds the shard, and no othe
 
 TEST_CASE("many nodes: a restarted node gets its copy anew, also from one without a line",
           "[unit][node]") {
-  World world(8, 2);
+  ManyNodes world(8, 2);
   world.begin_all();
   world.capture_on_all(Step{1});
-  REQUIRE(world.all_of([](const Trainer& trainer) { return trainer.committed == Step{1}; }));
+  REQUIRE(
+      world.all_of([](const AnsweringTrainer& trainer) { return trainer.committed == Step{1}; }));
   // Nodes behind the first three have no lines to one another.
   std::size_t giver = 3, keeper = 0;
   const auto name = [&](std::size_t number) { return world.request.nodes[number].name; };
   const auto has_given = [&](std::size_t from, std::size_t to) {
-    return from != to && world.network.bytes_delivered(name(from), name(to)) >= tensor_bytes;
+    return from != to && world.network.bytes_delivered(name(from), name(to)) >= many_nodes_bytes;
   };
   for (std::size_t from = 3; from < 8; ++from) {
     for (std::size_t to = 3; to < 8; ++to) {
@@ -230,20 +232,20 @@ TEST_CASE("many nodes: a restarted node gets its copy anew, also from one withou
   const std::uint64_t before = world.network.bytes_delivered(name(giver), name(keeper));
   world.open(keeper);
   CHECK(world.pass_until([&] {
-    return world.network.bytes_delivered(name(giver), name(keeper)) >= before + tensor_bytes;
+    return world.network.bytes_delivered(name(giver), name(keeper)) >= before + many_nodes_bytes;
   }));
 }
 
 TEST_CASE("many nodes: at a cold start nobody dials more than the first", "[unit][node]") {
-  World world(24, 1);
+  ManyNodes world(24, 1);
   for (std::size_t number = 0; number < world.nodes.size(); ++number) world.open(number);
   world.clock.advance(std::chrono::seconds(20));
-  for (const OneNode& node : world.nodes) CHECK(node.front->dials.size() <= 3);
+  for (const CountedNode& node : world.nodes) CHECK(node.front->dials.size() <= 3);
 }
 
 TEST_CASE("many nodes: one that is alone dials few in a second", "[unit][node]") {
-  World world(400, 1);
-  OneNode& last = world.open(399);
+  ManyNodes world(400, 1);
+  CountedNode& last = world.open(399);
   world.clock.advance(std::chrono::seconds(20));
   CHECK(last.front->dials.size() == 399);  // It looks for all of them,
   const std::size_t before = last.front->all();

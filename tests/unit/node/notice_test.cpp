@@ -76,7 +76,7 @@ TEST_CASE("notice: storage that hangs is reported, though it fails nothing", "[u
 namespace {
 
 // Two nodes, each with one rank, which asks to restore.
-struct TwoNodes {
+struct NoticedNodes {
   struct Node {
     std::unique_ptr<wire::Network> front;
     std::unique_ptr<Engine> engine;
@@ -106,7 +106,7 @@ struct TwoNodes {
     node.rank.session = attached->session;
     REQUIRE(node.engine->call(node.rank.session, control::AskRestore{1, std::nullopt}));
   }
-  ~TwoNodes() {
+  ~NoticedNodes() {
     for (Node& node : nodes)
       (void)test::finish(clock, test::start(context, node.engine->stop(std::chrono::seconds(5))));
     clock.advance(std::chrono::seconds(10));
@@ -125,7 +125,7 @@ struct TwoNodes {
 
 TEST_CASE("notice: both trainers learn of a peer with another secret, not logs alone",
           "[unit][node]") {
-  TwoNodes two;
+  NoticedNodes two;
   for (std::uint32_t number : {0u, 1u}) {
     two.ask_on(number, [&](AttachRequest& request) {
       request.secret = fmt::format("the secret of node {}, long enough to be one", request.node);
@@ -142,12 +142,12 @@ TEST_CASE("notice: both trainers learn of a peer with another secret, not logs a
 }
 
 TEST_CASE("notice: nodes with different members both say so", "[unit][node]") {
-  TwoNodes two;
+  NoticedNodes two;
   SECTION("another number of copies") {
     two.ask_on(0, [](AttachRequest&) {});
     two.ask_on(1, [](AttachRequest& request) { request.replicas = 1; });
     two.clock.advance(std::chrono::seconds(1));
-    for (const TwoNodes::Node& node : two.nodes) {
+    for (const NoticedNodes::Node& node : two.nodes) {
       CHECK_THAT(node.rank.notice.waiting + node.rank.notice.degraded,
                  Contains("has another list of the job's members") && Contains("replicas"));
     }
@@ -157,7 +157,7 @@ TEST_CASE("notice: nodes with different members both say so", "[unit][node]") {
     two.ask_on(0, [](AttachRequest& request) { request.dir = "/scratch/job"; });
     two.ask_on(1, [](AttachRequest&) {});
     two.clock.advance(std::chrono::seconds(1));
-    for (const TwoNodes::Node& node : two.nodes)
+    for (const NoticedNodes::Node& node : two.nodes)
       CHECK_THAT(node.rank.notice.degraded, Contains("another run of the job"));
   }
   SECTION("a list that is out of date") {

@@ -20,6 +20,15 @@
 
 namespace ckpt::test {
 
+inline constexpr std::uint64_t small_chunk_bytes = 4 * KiB;
+
+// For shards of several Chunks.
+inline node::EngineOptions small_chunks() {
+  node::EngineOptions options;
+  options.chunk_bytes = small_chunk_bytes;
+  return options;
+}
+
 class OneRank : public Rank {
  public:
   explicit OneRank(MemoryDisk& used, std::uint64_t bytes = 3 * KiB,

@@ -22,10 +22,10 @@ namespace {
 
 constexpr Duration beat = std::chrono::milliseconds(500);
 
-// Node: an engine with one rank that begins fresh; its lines run on a context of their own.
-struct OneNode {
-  OneNode(test::SimNetwork& network, test::MemoryDisk& disk, const std::vector<Node>& nodes,
-          std::uint32_t number, std::uint64_t boot)
+// LineNode: an engine with one rank that begins fresh; its lines run on a context of their own.
+struct LineNode {
+  LineNode(test::SimNetwork& network, test::MemoryDisk& disk, const std::vector<Node>& nodes,
+           std::uint32_t number, std::uint64_t boot)
       : files(disk, &clock), front(network.add_node(nodes[number].name, line_clock)) {
     EngineOptions options;
     options.name = nodes[number].name;
@@ -48,7 +48,7 @@ struct OneNode {
     REQUIRE(attached->result());
     REQUIRE(engine->call(attached->result()->session, control::StartFresh{1}));
   }
-  ~OneNode() {  // As a kill: what is suspended dies where it stands.
+  ~LineNode() {  // As a kill: what is suspended dies where it stands.
     line_context.reset();
     context.reset();
   }
@@ -88,26 +88,26 @@ struct OneNode {
   std::optional<test::Pending<Attached>> attached;
 };
 
-struct Cluster {
-  explicit Cluster(std::uint32_t count) {
+struct LineNodes {
+  explicit LineNodes(std::uint32_t count) {
     for (std::uint32_t number = 0; number < count; ++number) {
       const std::string name(1, static_cast<char>('A' + number));
       list.push_back({name, "", name + ":1"});
     }
     for (std::uint32_t number = 0; number < count; ++number) start(number);
   }
-  ~Cluster() {
+  ~LineNodes() {
     for (const Node& node : list) network.kill(node.name);
   }
   void start(std::uint32_t number) {
     const bool is_first = nodes.size() <= number;
     if (is_first) nodes.resize(number + 1);
     auto& node = nodes[number];
-    node = std::make_unique<OneNode>(network, disk, list, number, ++boots);
+    node = std::make_unique<LineNode>(network, disk, list, number, ++boots);
     const Duration behind = now - node->line_clock.now();
     if (behind > Duration::zero()) node->pass(behind, true);
   }
-  void pass(Duration time, const OneNode* stands_still = nullptr) {
+  void pass(Duration time, const LineNode* stands_still = nullptr) {
     constexpr Duration tick = std::chrono::milliseconds(1);
     for (Duration passed{}; passed < time; passed += tick) {
       for (auto& node : nodes) node->pass(tick, node.get() != stands_still);
@@ -115,7 +115,7 @@ struct Cluster {
     now = nodes.front()->line_clock.now();
   }
   // All but one: neither its engine nor its lines run.
-  void pass_without(const OneNode& stopped, Duration time) {
+  void pass_without(const LineNode& stopped, Duration time) {
     for (Duration passed{}; passed < time; passed += beat / 10) {
       for (auto& node : nodes)
         if (node.get() != &stopped) node->pass(beat / 10, true);
@@ -129,7 +129,7 @@ struct Cluster {
   test::SimNetwork network{1};
   test::MemoryDisk disk{1};
   std::vector<Node> list;
-  std::vector<std::unique_ptr<OneNode>> nodes;
+  std::vector<std::unique_ptr<LineNode>> nodes;
   std::uint64_t boots = 0;
   Time now{};
 };
@@ -138,7 +138,7 @@ struct Cluster {
 
 TEST_CASE("lines: while nothing changes there are beats, and only with those that may coordinate",
           "[unit][node]") {
-  Cluster cluster(6);
+  LineNodes cluster(6);
   cluster.pass(std::chrono::seconds(20));
   for (const auto& node : cluster.nodes) {
     REQUIRE(node->rank.answer);  // All have begun, so that the coordinator has heard all.
@@ -160,7 +160,7 @@ TEST_CASE("lines: while nothing changes there are beats, and only with those tha
 
 TEST_CASE("lines: a coordinator that was started anew learns all that was stated before",
           "[unit][node]") {
-  Cluster cluster(3);
+  LineNodes cluster(3);
   cluster.pass(std::chrono::seconds(10));
   REQUIRE(cluster.nodes[2]->rank.answer);
   cluster.network.kill("A");
@@ -176,12 +176,12 @@ TEST_CASE("lines: a coordinator that was started anew learns all that was stated
 
 TEST_CASE("lines: a busy engine stays alive for its peers, and one that hangs is lost",
           "[unit][node]") {
-  Cluster cluster(2);
+  LineNodes cluster(2);
   cluster.pass(std::chrono::seconds(10));
   REQUIRE(cluster.nodes[0]->sees("B"));
   REQUIRE(cluster.nodes[1]->sees("A"));
   SECTION("of the coordinator") {
-    const OneNode* busy = cluster.nodes[0].get();
+    const LineNode* busy = cluster.nodes[0].get();
     cluster.pass(std::chrono::seconds(20), busy);
     CHECK(cluster.nodes[1]->job()["coordinator"] == "A");
     cluster.pass(std::chrono::seconds(15), busy);
@@ -190,7 +190,7 @@ TEST_CASE("lines: a busy engine stays alive for its peers, and one that hangs is
     CHECK(cluster.nodes[1]->job()["coordinator"] == "A");
   }
   SECTION("of another node") {
-    const OneNode* busy = cluster.nodes[1].get();
+    const LineNode* busy = cluster.nodes[1].get();
     cluster.pass(std::chrono::seconds(20), busy);
     CHECK(cluster.nodes[0]->sees("B"));
     cluster.pass(std::chrono::seconds(15), busy);
@@ -202,9 +202,9 @@ TEST_CASE("lines: a busy engine stays alive for its peers, and one that hangs is
 }
 
 TEST_CASE("lines: a node that stood still begins anew with all others", "[unit][node]") {
-  Cluster cluster(3);
+  LineNodes cluster(3);
   cluster.pass(std::chrono::seconds(10));
-  OneNode& stopped = *cluster.nodes[0];
+  LineNode& stopped = *cluster.nodes[0];
   REQUIRE(stopped.rank.answer);
   const bool engine_runs_first = GENERATE(false, true);
   SECTION("for as long as makes it lost") {

@@ -11,8 +11,8 @@
 namespace ckpt::node {
 namespace {
 
-struct Directory {
-  Directory() : disk(1) { disk.put_directory("/scratch"); }
+struct LevelsDirectory {
+  LevelsDirectory() : disk(1) { disk.put_directory("/scratch"); }
 
   bool has(std::uint64_t step) const {
     return disk.exists(fmt::format("/scratch/job/step-{:09}/manifest.json", step));
@@ -44,7 +44,7 @@ void restart_trainer(test::OneRank& rank) {
 
 TEST_CASE("restored levels: from memory a step is committed, and stored for who waits for it",
           "[unit][node]") {
-  Directory directory;
+  LevelsDirectory directory;
   test::OneRank rank(directory.disk);
   REQUIRE(rank.begin_fresh());
   rank.capture(Step{1});
@@ -66,7 +66,7 @@ TEST_CASE("restored levels: from memory a step is committed, and stored for who 
 }
 
 TEST_CASE("restored levels: a wait for a step after the restored one stores that", "[unit][node]") {
-  Directory directory;
+  LevelsDirectory directory;
   test::OneRank rank(directory.disk);
   REQUIRE(rank.begin_fresh());
   rank.capture(Step{1});
@@ -80,7 +80,7 @@ TEST_CASE("restored levels: a wait for a step after the restored one stores that
 }
 
 TEST_CASE("restored levels: a step on storage is durable at once", "[unit][node]") {
-  Directory directory;
+  LevelsDirectory directory;
   {
     test::OneRank rank(directory.disk);
     rank.begin_and_store_two_steps();
@@ -97,7 +97,7 @@ TEST_CASE("restored levels: a step on storage is durable at once", "[unit][node]
 }
 
 TEST_CASE("restored levels: from memory, what storage had before is known", "[unit][node]") {
-  Directory directory;
+  LevelsDirectory directory;
   test::OneRank rank(directory.disk);
   rank.request.save_storage_interval.steps = 2;
   REQUIRE(rank.begin_fresh());
@@ -131,7 +131,7 @@ TEST_CASE("restored levels: each node knows what storage had before", "[unit][no
 }
 
 TEST_CASE("restored levels: an older step has them, the abandoned ones have none", "[unit][node]") {
-  Directory directory;
+  LevelsDirectory directory;
   test::OneRank rank(directory.disk);
   rank.begin_and_store_two_steps();
   restore_again(rank, Step{1});
@@ -149,7 +149,7 @@ TEST_CASE("restored levels: an older step has them, the abandoned ones have none
 }
 
 TEST_CASE("restored levels: a step whose directory was removed is not durable", "[unit][node]") {
-  Directory directory;
+  LevelsDirectory directory;
   test::OneRank rank(directory.disk);
   rank.begin_and_store_two_steps();
   directory.disk.erase("/scratch/job/step-000000002");
@@ -162,7 +162,7 @@ TEST_CASE("restored levels: a step whose directory was removed is not durable", 
 
 TEST_CASE("restored levels: a daemon that starts again knows the step that was restored",
           "[unit][node]") {
-  Directory directory;
+  LevelsDirectory directory;
   std::optional<control::Continuation> continuation;
   {
     test::OneRank rank(directory.disk);

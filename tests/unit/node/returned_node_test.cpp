@@ -23,31 +23,31 @@ namespace ckpt::node {
 namespace {
 
 const std::string secret_of_both = "the secret of both nodes, long enough to be one";
-constexpr std::uint64_t tensor_bytes = 256 * KiB;
+constexpr std::uint64_t returned_bytes = 256 * KiB;
 
 // Takes what it is offered.
-struct Trainer final : test::Rank {
+struct ReturningTrainer final : test::Rank {
   void offered(control::Offer offer) override {
     CHECK(engine->call(session, control::RestoreResult{offer.offer, {}}));
   }
   Engine* engine = nullptr;
 };
 
-struct OneNode {
+struct ReturningNode {
   std::unique_ptr<wire::Network> front;
   std::unique_ptr<Engine> engine;
-  Trainer trainer;
+  ReturningTrainer trainer;
 };
 
-struct World {
-  explicit World(std::uint64_t network_seed = 1, std::string with_directory = {},
-                 std::uint32_t count = 2)
+struct ReturningNodes {
+  explicit ReturningNodes(std::uint64_t network_seed = 1, std::string with_directory = {},
+                          std::uint32_t count = 2)
       : directory(std::move(with_directory)), world_size(count), network(network_seed) {}
-  ~World() {
-    for (OneNode* node : {&a, &b, &c}) stop(*node);
+  ~ReturningNodes() {
+    for (ReturningNode* node : {&a, &b, &c}) stop(*node);
     clock.advance(std::chrono::seconds(10));
   }
-  void open(OneNode& node, const std::string& name, std::uint64_t boot) {
+  void open(ReturningNode& node, const std::string& name, std::uint64_t boot) {
     node.front = network.add_node(name, clock);
     EngineOptions options;
     options.name = name;
@@ -72,12 +72,12 @@ struct World {
     node.trainer.session = attached->session;
     node.trainer.engine = node.engine.get();
     run = attached->run;
-    const format::TensorSpec spec{"weight", DType::u8, {tensor_bytes}, "", ""};
+    const format::TensorSpec spec{"weight", DType::u8, {returned_bytes}, "", ""};
     auto layout = format::make_layout(std::span(&spec, 1), request.rank, 0, 1);
     REQUIRE(layout);
     REQUIRE(node.engine->call(node.trainer.session, control::SetLayout{*layout}));
   }
-  void stop(OneNode& node) {
+  void stop(ReturningNode& node) {
     if (!node.engine) return;
     (void)test::finish(clock, test::start(context, node.engine->stop(std::chrono::seconds(5))));
     node.engine.reset();
@@ -99,16 +99,16 @@ struct World {
   test::MemoryDisk disk{1};
   test::MemoryFileSystem files{disk, &clock};
   test::SimNetwork network;
-  OneNode a, b, c;
+  ReturningNode a, b, c;
   format::RunId run;
 };
 
-void capture(OneNode& node, Step step) {
+void capture(ReturningNode& node, Step step) {
   REQUIRE_FALSE(node.trainer.granted.empty());
   REQUIRE(node.trainer.capture_in(*node.engine, step));
 }
 
-std::size_t copies_of(Step step, const OneNode& node) {
+std::size_t copies_of(Step step, const ReturningNode& node) {
   const auto status = nlohmann::json::parse(node.engine->status_json());
   for (const auto& one : status.at("jobs").at(0).at("steps"))
     if (one.at("step") == number(step)) return one.at("copies");
@@ -117,7 +117,7 @@ std::size_t copies_of(Step step, const OneNode& node) {
 
 // Node A's daemon, as far as the test plays it.
 struct Peer {
-  explicit Peer(World& the_world) : world(the_world) {
+  explicit Peer(ReturningNodes& the_world) : world(the_world) {
     front = world.network.add_node("A", world.clock);
   }
   std::shared_ptr<wire::Connection> connect() {
@@ -156,7 +156,7 @@ struct Peer {
     return *answer;
   }
 
-  World& world;
+  ReturningNodes& world;
   std::unique_ptr<wire::Network> front;
 };
 
@@ -164,10 +164,10 @@ struct Peer {
 
 TEST_CASE("returned node: it gets its copy of the last step again, with nothing new captured",
           "[unit][node]") {
-  World world;
+  ReturningNodes world;
   world.open(world.a, "A", 7);
   world.open(world.b, "B", 8);
-  for (OneNode* node : {&world.a, &world.b})
+  for (ReturningNode* node : {&world.a, &world.b})
     REQUIRE(node->engine->call(node->trainer.session, control::StartFresh{1}));
   REQUIRE(world.pass_until(
       [&] { return world.a.trainer.granted.size() >= 2 && world.b.trainer.granted.size() >= 2; }));
@@ -178,21 +178,21 @@ TEST_CASE("returned node: it gets its copy of the last step again, with nothing 
   world.stop(world.b);
   world.network.kill("B");
   const std::uint64_t before = world.network.bytes_delivered("A", "B");
-  world.b.trainer = Trainer{};
+  world.b.trainer = ReturningTrainer{};
   world.open(world.b, "B", 9);
   CHECK(world.pass_until(
-      [&] { return world.network.bytes_delivered("A", "B") >= before + tensor_bytes; }));
+      [&] { return world.network.bytes_delivered("A", "B") >= before + returned_bytes; }));
 }
 
 // Else each lane to it would stand still for 10 s, one after the other.
 TEST_CASE("returned node: dead connections that stay silent hold up no copy", "[unit][node]") {
-  World world;
+  ReturningNodes world;
   test::SimNetworkOptions options;
   options.silence_one_in = 1;
   world.network.set_options(options);
   world.open(world.a, "A", 7);
   world.open(world.b, "B", 8);
-  for (OneNode* node : {&world.a, &world.b})
+  for (ReturningNode* node : {&world.a, &world.b})
     REQUIRE(node->engine->call(node->trainer.session, control::StartFresh{1}));
   for (const std::uint64_t step : {1, 2, 3, 4}) {
     REQUIRE(world.pass_until(
@@ -205,37 +205,38 @@ TEST_CASE("returned node: dead connections that stay silent hold up no copy", "[
   world.network.kill("B");
   world.stop(world.b);
   const std::uint64_t before = world.network.bytes_delivered("A", "B");
-  world.b.trainer = Trainer{};
+  world.b.trainer = ReturningTrainer{};
   world.open(world.b, "B", 9);
   const Time opened_at = world.clock.now();
   CHECK(world.pass_until(
-      [&] { return world.network.bytes_delivered("A", "B") >= before + tensor_bytes; }));
+      [&] { return world.network.bytes_delivered("A", "B") >= before + returned_bytes; }));
   CHECK(world.clock.now() - opened_at < std::chrono::seconds(8));
 }
 
 // B and C state nothing to each other, since A coordinates both.
 TEST_CASE("returned node: it gets its copy from each peer, though none has missed it",
           "[unit][node]") {
-  World world(1, "", 3);
+  ReturningNodes world(1, "", 3);
   const auto all = {&world.a, &world.b, &world.c};
   world.open(world.a, "A", 7);
   world.open(world.b, "B", 8);
   world.open(world.c, "C", 9);
-  for (OneNode* node : all)
+  for (ReturningNode* node : all)
     REQUIRE(node->engine->call(node->trainer.session, control::StartFresh{1}));
   REQUIRE(world.pass_until([&] {
-    return std::ranges::all_of(all, [](OneNode* it) { return it->trainer.granted.size() >= 2; });
+    return std::ranges::all_of(all,
+                               [](ReturningNode* it) { return it->trainer.granted.size() >= 2; });
   }));
-  for (OneNode* node : all) capture(*node, Step{1});
+  for (ReturningNode* node : all) capture(*node, Step{1});
   REQUIRE(world.pass_until([&] { return world.a.trainer.committed == Step{1}; }));
 
   world.network.kill("C");
   world.stop(world.c);
   const std::uint64_t before = world.network.bytes_delivered("B", "C");
-  world.c.trainer = Trainer{};
+  world.c.trainer = ReturningTrainer{};
   world.open(world.c, "C", 10);
   CHECK(world.pass_until(
-      [&] { return world.network.bytes_delivered("B", "C") >= before + tensor_bytes; }));
+      [&] { return world.network.bytes_delivered("B", "C") >= before + returned_bytes; }));
 }
 
 // The restored step is older than the committed one. Where the lines break when the first node
@@ -243,34 +244,35 @@ TEST_CASE("returned node: it gets its copy from each peer, though none has misse
 TEST_CASE("returned node: a copy of a restored step is brought to a peer that hears of it later",
           "[unit][node]") {
   for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6, 7, 8}) {
-    World world(seed, "/job");
+    ReturningNodes world(seed, "/job");
     world.open(world.a, "A", 7);
     world.open(world.b, "B", 8);
     const auto both = [&](auto claim) {
       return world.pass_until([&] { return claim(world.a.trainer) && claim(world.b.trainer); });
     };
-    for (OneNode* node : {&world.a, &world.b})
+    for (ReturningNode* node : {&world.a, &world.b})
       REQUIRE(node->engine->call(node->trainer.session, control::StartFresh{1}));
     for (const std::uint64_t step : {1, 2}) {
-      REQUIRE(both([](Trainer& trainer) { return trainer.granted.size() >= 2; }));
+      REQUIRE(both([](ReturningTrainer& trainer) { return trainer.granted.size() >= 2; }));
       capture(world.a, Step{step});
       capture(world.b, Step{step});
-      REQUIRE(both([&](Trainer& trainer) { return trainer.durable == Step{step}; }));
+      REQUIRE(both([&](ReturningTrainer& trainer) { return trainer.durable == Step{step}; }));
     }
-    for (OneNode* node : {&world.a, &world.b}) {
+    for (ReturningNode* node : {&world.a, &world.b}) {
       node->trainer.answer.reset();
       REQUIRE(node->engine->call(node->trainer.session, control::AskRestore{2, Step{1}}));
     }
     REQUIRE(world.pass_until([&] { return world.a.trainer.answer.has_value(); }));
     world.network.reset_streams("A", "B");
-    REQUIRE(both([](Trainer& trainer) { return trainer.answer && trainer.answer->restored; }));
+    REQUIRE(
+        both([](ReturningTrainer& trainer) { return trainer.answer && trainer.answer->restored; }));
     CHECK(world.pass_until([&] { return copies_of(Step{1}, world.a) == 2; }));
   }
 }
 
 TEST_CASE("returned node: a shard that is being received is taken from nobody else",
           "[unit][node]") {
-  World world;
+  ReturningNodes world;
   world.open(world.b, "B", 8);
   Peer peer(world);
   test::Shard shard(4);

@@ -10,8 +10,8 @@
 namespace ckpt::node {
 namespace {
 
-struct Directory {
-  Directory() : disk(1) { disk.put_directory("/scratch"); }
+struct RunDirectory {
+  RunDirectory() : disk(1) { disk.put_directory("/scratch"); }
 
   std::vector<std::string> attempts() const {
     std::vector<std::string> found;
@@ -43,7 +43,7 @@ std::string step_directory(std::uint64_t step) {
 
 TEST_CASE("run after run: restores that end in order, without a save, are no failures",
           "[unit][node]") {
-  Directory directory;
+  RunDirectory directory;
   directory.save_two_steps();
   for (int run = 1; run <= 5; ++run) {
     CAPTURE(run);
@@ -57,7 +57,7 @@ TEST_CASE("run after run: restores that end in order, without a save, are no fai
 
 TEST_CASE("run after run: a trainer that looks at a step in several restores counts once",
           "[unit][node]") {
-  Directory directory;
+  RunDirectory directory;
   directory.save_two_steps();
   for (int run = 1; run <= 2; ++run) {  // Each dies: with four counted, step 1 would be next.
     test::OneRank rank(directory.disk);
@@ -71,7 +71,7 @@ TEST_CASE("run after run: a trainer that looks at a step in several restores cou
 }
 
 TEST_CASE("run after run: a restore from storage reports how much is read", "[unit][node]") {
-  Directory directory;
+  RunDirectory directory;
   directory.save_two_steps();
   directory.disk.set_latency(std::chrono::seconds(1), std::chrono::seconds(1));
   test::OneRank rank(directory.disk);
@@ -87,7 +87,7 @@ TEST_CASE("run after run: a restore from storage reports how much is read", "[un
 }
 
 TEST_CASE("run after run: nobody begins anew because storage could not be read", "[unit][node]") {
-  Directory directory;
+  RunDirectory directory;
   directory.save_two_steps();
   test::OneRank rank(directory.disk);
   REQUIRE(rank.attach());
@@ -105,7 +105,7 @@ TEST_CASE("run after run: nobody begins anew because storage could not be read",
 
 TEST_CASE("run after run: without the record of abandoned steps only a named one is restored",
           "[unit][node]") {
-  Directory directory;
+  RunDirectory directory;
   directory.save_two_steps();
   {
     test::OneRank back(directory.disk);
@@ -145,7 +145,7 @@ TEST_CASE("run after run: without the record of abandoned steps only a named one
 
 TEST_CASE("run after run: a directory that was removed is made again, and takes steps again",
           "[unit][node]") {
-  Directory directory;
+  RunDirectory directory;
   test::OneRank rank(directory.disk);
   rank.request.save_storage_interval.steps = 1;
   REQUIRE(rank.begin_fresh());
@@ -170,7 +170,7 @@ TEST_CASE("run after run: a directory that was removed is made again, and takes 
 
 TEST_CASE("run after run: a record of timelines that found no room is stored later",
           "[unit][node]") {
-  Directory directory;
+  RunDirectory directory;
   test::OneRank rank(directory.disk);
   directory.disk.set_hook([](std::string_view verb, const std::string& path) {
     const bool is_record = path.find("timelines.json") != std::string::npos;
@@ -183,7 +183,7 @@ TEST_CASE("run after run: a record of timelines that found no room is stored lat
 }
 
 TEST_CASE("run after run: attempts of earlier runs are removed, and nothing else", "[unit][node]") {
-  Directory directory;
+  RunDirectory directory;
   directory.save_two_steps();
   test::MemoryDisk& disk = directory.disk;
   const std::string cut_short = "/scratch/job/.step-000000007.t1.00000000000000aa/";
@@ -205,7 +205,7 @@ TEST_CASE("run after run: attempts of earlier runs are removed, and nothing else
 
 TEST_CASE("run after run: a restore records the steps that it abandons, or is refused",
           "[unit][node]") {
-  Directory directory;
+  RunDirectory directory;
   directory.save_two_steps();
   {
     test::OneRank back(directory.disk);
@@ -237,7 +237,7 @@ TEST_CASE("run after run: a restore records the steps that it abandons, or is re
 }
 
 TEST_CASE("run after run: of an abandoned step that is deleted, the log says so", "[unit][node]") {
-  Directory directory;
+  RunDirectory directory;
   directory.save_two_steps();
   static std::string lines;
   lines.clear();
@@ -258,7 +258,7 @@ TEST_CASE("run after run: of an abandoned step that is deleted, the log says so"
 }
 
 TEST_CASE("run after run: an attempt that found no room gives back what it took", "[unit][node]") {
-  Directory directory;
+  RunDirectory directory;
   test::OneRank rank(directory.disk);
   rank.request.save_storage_interval.steps = 1;
   REQUIRE(rank.begin_fresh());
@@ -277,7 +277,7 @@ TEST_CASE("run after run: an attempt that found no room gives back what it took"
 
 TEST_CASE("run after run: a base that is stored at once is not cleared away with what others left",
           "[unit][node]") {
-  Directory directory;
+  RunDirectory directory;
   directory.disk.set_latency(std::chrono::milliseconds(1), std::chrono::milliseconds(20));
   test::OneRank rank(directory.disk);
   REQUIRE(rank.begin_fresh());
@@ -294,7 +294,7 @@ TEST_CASE("run after run: a base that is stored at once is not cleared away with
 }
 
 TEST_CASE("run after run: files being written aside are not taken for leftovers", "[unit][node]") {
-  Directory directory;
+  RunDirectory directory;
   directory.save_two_steps();
   std::vector<std::string> removed;
   directory.disk.set_hook([&removed](std::string_view verb, const std::string& path) {

@@ -41,9 +41,9 @@ struct Places {
   int failures = 0;
 };
 
-struct Trainer : test::OneRank {
-  explicit Trainer(Places& places, std::string every = "", std::uint64_t bytes = 3 * KiB,
-                   const EngineOptions& options = EngineOptions())
+struct TwoPlacesTrainer : test::OneRank {
+  explicit TwoPlacesTrainer(Places& places, std::string every = "", std::uint64_t bytes = 3 * KiB,
+                            const EngineOptions& options = EngineOptions())
       : OneRank(places.disk, bytes, options) {
     request.dir = std::string(first) + ", " + second + every;
     request.save_storage_interval.steps = 1;
@@ -103,7 +103,7 @@ using Names = std::vector<std::string>;
 
 // Three steps: each in the first place, and the third one in the second, too.
 void save_three(Places& places, std::string every = " every 2") {
-  Trainer trainer(places, every);
+  TwoPlacesTrainer trainer(places, every);
   REQUIRE(trainer.begin_fresh());
   trainer.store(1);
   REQUIRE(trainer.has_copied(1));
@@ -124,7 +124,7 @@ TEST_CASE("second place: it gets each n-th step that the first one has", "[unit]
 TEST_CASE("second place: what it has is shown from the start of a daemon", "[unit][node]") {
   Places places;
   save_three(places);
-  Trainer trainer(places, " every 2");
+  TwoPlacesTrainer trainer(places, " every 2");
   REQUIRE(trainer.restored_step().value() == Step{3});
   const auto place = trainer.job_status()["second_place"];
   REQUIRE(place["newest"].is_object());
@@ -133,7 +133,7 @@ TEST_CASE("second place: what it has is shown from the start of a daemon", "[uni
 
 TEST_CASE("second place: the end of a daemon names what it has", "[unit][node]") {
   Places places;
-  Trainer trainer(places, " every 2");
+  TwoPlacesTrainer trainer(places, " every 2");
   REQUIRE(trainer.begin_fresh());
   const auto held = [&] {
     return nlohmann::json::parse(trainer.engine->held_json())["jobs"][0]["second_place"];
@@ -147,7 +147,7 @@ TEST_CASE("second place: the end of a daemon names what it has", "[unit][node]")
 
 TEST_CASE("second place: retention holds in each place by itself", "[unit][node]") {
   Places places;
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   trainer.request.max_ckpt_num = 2;
   REQUIRE(trainer.begin_fresh());
   for (const std::uint64_t step : {1, 2, 3, 4}) {
@@ -161,7 +161,7 @@ TEST_CASE("second place: retention holds in each place by itself", "[unit][node]
 TEST_CASE("second place: it gets its turn while the first one is always written to",
           "[unit][node]") {
   Places places;
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   trainer.request.max_ckpt_num = 1;
   REQUIRE(trainer.begin_fresh());
   places.disk.set_latency(std::chrono::milliseconds(400), std::chrono::milliseconds(800));
@@ -174,7 +174,7 @@ TEST_CASE("second place: `latest` is mended in both places when a job begins", "
   Places places;
   save_three(places, "");
   for (const std::string place : {first, second}) places.disk.erase(place + "/step-000000003");
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   REQUIRE(trainer.restored_step().value() == Step{2});
   REQUIRE(trainer.pass_until(
       [&] { return places.disk.content(std::string(second) + "/latest") == "step-000000002\n"; }));
@@ -187,7 +187,7 @@ TEST_CASE("second place: what is damaged in the first place is made good again",
   const std::string path = std::string(first) + "/step-000000003/rank-00000.safetensors";
   const std::string whole = places.disk.content(path);
   places.disk.flip(path, whole.size() - 1, 2);
-  Trainer trainer(places, "");
+  TwoPlacesTrainer trainer(places, "");
   REQUIRE(trainer.restored_step().value() == Step{3});
   REQUIRE(trainer.pass_until([&] { return places.disk.content(path) == whole; }));
 }
@@ -209,12 +209,12 @@ TEST_CASE("second place: files that either place lacks come from the other", "[u
     places.disk.erase(path);
   }
   const bool is_seen = broken == first || places.disk.content(path).size() != whole.size();
-  Trainer trainer(places, "");
+  TwoPlacesTrainer trainer(places, "");
   REQUIRE(trainer.restored_step().value() == Step{3});
   if (!is_seen) return;  // Nothing reads what rots in the second place.
   CHECK(trainer.pass_until([&] { return places.disk.content(path) == whole; }));
   // And the next one finds nothing damaged.
-  Trainer next(places, "");
+  TwoPlacesTrainer next(places, "");
   REQUIRE(next.restored_step().value() == Step{3});
   CHECK(next.answer->reason.find("damaged") == std::string::npos);
 }
@@ -228,7 +228,7 @@ TEST_CASE("second place: what cannot be read is no damage, and is not replaced",
   places.disk.set_hook([&](std::string_view verb, const std::string& touched) {
     return touched == path && verb != "status" ? EACCES : 0;
   });
-  Trainer trainer(places, "");
+  TwoPlacesTrainer trainer(places, "");
   REQUIRE(trainer.restored_step().value() == Step{3});
   const Time later = trainer.clock.now() + std::chrono::minutes(2);
   (void)trainer.pass_until([&] { return trainer.clock.now() > later; });
@@ -241,7 +241,7 @@ TEST_CASE("second place: what is made good keeps to the limit of flushes", "[uni
   options.chunk_bytes = 4 * KiB;
   Places places;
   {
-    Trainer trainer(places, "", bytes, options);
+    TwoPlacesTrainer trainer(places, "", bytes, options);
     REQUIRE(trainer.begin_fresh());
     trainer.store(1);
     REQUIRE(trainer.has_copied(1));
@@ -249,7 +249,7 @@ TEST_CASE("second place: what is made good keeps to the limit of flushes", "[uni
   const std::string path = std::string(first) + "/step-000000001/rank-00000.safetensors";
   const std::string whole = places.disk.content(path);
   places.disk.flip(path, whole.size() - 1, 2);
-  Trainer trainer(places, "", bytes, options);
+  TwoPlacesTrainer trainer(places, "", bytes, options);
   trainer.request.flush_rate = bytes / 20;
   REQUIRE(trainer.restored_step().value() == Step{1});
   const Time began = trainer.clock.now();
@@ -261,7 +261,7 @@ TEST_CASE("second place: it knows how often a step was restored without progress
   Places places;
   save_three(places, "");
   {
-    Trainer trainer(places, "");
+    TwoPlacesTrainer trainer(places, "");
     REQUIRE(trainer.restored_step().value() == Step{3});
     const auto counts = [&](const std::string& place) {
       const std::string text = places.disk.content(place + "/.libckpt/timelines.json");
@@ -274,7 +274,7 @@ TEST_CASE("second place: it knows how often a step was restored without progress
 
 TEST_CASE("second place: a close copies the newest step, whatever the pace", "[unit][node]") {
   Places places;
-  Trainer trainer(places, " every 100");
+  TwoPlacesTrainer trainer(places, " every 100");
   REQUIRE(trainer.begin_fresh());
   trainer.store(1);
   REQUIRE(trainer.has_copied(1));
@@ -289,7 +289,7 @@ TEST_CASE("second place: a lost first place is restored from it, and filled agai
   save_three(places);
   places.disk.erase(first);
   if (GENERATE(true, false)) places.disk.put_directory(first);
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   const auto restored = trainer.restore();  // Compares the bytes, too.
   REQUIRE((restored ? "" : restored.error().message()) == "");
   CHECK(*restored == Step{3});
@@ -305,7 +305,7 @@ TEST_CASE("second place: the newest step counts, wherever it lies", "[unit][node
   Places places;
   save_three(places);
   places.disk.erase("/scratch/job/step-000000003");
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   const auto restored = trainer.restore();
   REQUIRE((restored ? "" : restored.error().message()) == "");
   CHECK(*restored == Step{3});
@@ -315,7 +315,7 @@ TEST_CASE("second place: a step that both have is read from the first", "[unit][
   Places places;
   save_three(places);
   places.disk.clear_log();
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   REQUIRE(trainer.restore());
   const auto reads_of = [&](const std::string& place) {
     return std::ranges::count_if(places.disk.log(), [&](const std::string& line) {
@@ -333,7 +333,7 @@ TEST_CASE("second place: a step damaged in the first is read from the second", "
   const std::string file = GENERATE("rank-00000.safetensors", "rank-00000.part", "manifest.json");
   CAPTURE(file);
   places.disk.flip("/scratch/job/step-000000003/" + file, 100, 3);
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   const auto restored = trainer.restore();
   REQUIRE((restored ? "" : restored.error().message()) == "");
   CHECK(*restored == Step{3});
@@ -345,7 +345,7 @@ TEST_CASE("second place: one that both have damaged is passed over", "[unit][nod
   save_three(places);
   for (const char* place : {first, second})
     places.disk.flip(std::string(place) + "/step-000000003/rank-00000.safetensors", 900, 3);
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   const auto restored = trainer.restore();
   REQUIRE((restored ? "" : restored.error().message()) == "");
   CHECK(*restored == Step{2});
@@ -361,7 +361,7 @@ TEST_CASE("second place: one that both had damaged is restored once either is re
   };
   flip(first);
   flip(second);
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   const auto refused = trainer.restore();
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code() == Errc::corruption);
@@ -377,7 +377,7 @@ TEST_CASE("second place: one that both had damaged is restored once either is re
 TEST_CASE("second place: while it fails, training goes on, and it catches up with the newest",
           "[unit][node]") {
   Places places;
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   REQUIRE(trainer.begin_fresh());
   trainer.store(1);
   REQUIRE(trainer.has_copied(1));
@@ -406,7 +406,7 @@ TEST_CASE("second place: one that hangs holds up neither a start nor a save", "[
   Places places;
   save_three(places);
   places.fail("/far", ETIMEDOUT);
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   const auto restored = trainer.restore();
   REQUIRE((restored ? "" : restored.error().message()) == "");
   CHECK(*restored == Step{3});
@@ -420,7 +420,7 @@ TEST_CASE("second place: a job does not begin anew while it cannot be read", "[u
   save_three(places);
   places.disk.erase(first);
   places.fail("/far");
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   const Status attached = trainer.attach();
   REQUIRE_FALSE(attached);
   CHECK(attached.error().code() == Errc::unavailable);
@@ -439,7 +439,7 @@ TEST_CASE("second place: one that refuses us is named at once, before a job begi
   places.fail("/far", EACCES);
   SECTION("the first one is new") {
     places.disk.erase(first);
-    Trainer trainer(places);
+    TwoPlacesTrainer trainer(places);
     const Time begin = trainer.clock.now();
     const Status attached = trainer.attach();
     REQUIRE_FALSE(attached);
@@ -449,7 +449,7 @@ TEST_CASE("second place: one that refuses us is named at once, before a job begi
     CHECK_FALSE(places.disk.exists(std::string(first) + "/.libckpt/run.json"));
   }
   SECTION("the first one has the run") {
-    Trainer trainer(places);
+    TwoPlacesTrainer trainer(places);
     REQUIRE(trainer.restored_step());
     CHECK(trainer.trouble().find(second) != std::string::npos);
     CHECK(trainer.trouble().rfind("the second place") ==
@@ -465,7 +465,7 @@ TEST_CASE("second place: the directory of another run is refused", "[unit][node]
     other.request.dir = second;
     REQUIRE(other.begin_fresh());
   }
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   const Status attached = trainer.attach();
   REQUIRE_FALSE(attached);
   CHECK(attached.error().code() == Errc::invalid_argument);
@@ -476,7 +476,7 @@ TEST_CASE("second place: steps that a restore abandoned stay abandoned there", "
   Places places;
   save_three(places);
   {
-    Trainer back(places, " every 100");  // Step 2 does not go there meanwhile.
+    TwoPlacesTrainer back(places, " every 100");  // Step 2 does not go there meanwhile.
     REQUIRE(back.attach());
     REQUIRE(back.engine->call(back.session, control::AskRestore{1, Step{2}}));
     REQUIRE(back.pass_until([&] { return back.answer.has_value(); }));
@@ -488,7 +488,7 @@ TEST_CASE("second place: steps that a restore abandoned stay abandoned there", "
     }));
   }
   places.disk.erase(first);
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   const auto restored = trainer.restore();
   REQUIRE((restored ? "" : restored.error().message()) == "");
   CHECK(*restored == Step{1});  // Not step 3, which is newer, and abandoned.
@@ -508,7 +508,7 @@ TEST_CASE("second place: places that went on by themselves are not mixed", "[uni
   };
   go_back_alone(first, 2);
   go_back_alone(second, 1);  // Both are timeline 2 now.
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   const auto restored = trainer.restore();
   REQUIRE((restored ? "" : restored.error().message()) == "");
   CHECK(*restored == Step{2});
@@ -521,7 +521,7 @@ TEST_CASE("second place: places that went on by themselves are not mixed", "[uni
 TEST_CASE("second place: a step that is saved again replaces the abandoned one", "[unit][node]") {
   Places places;
   save_three(places);
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   REQUIRE(trainer.attach());
   REQUIRE(trainer.engine->call(trainer.session, control::AskRestore{1, Step{2}}));
   REQUIRE(trainer.pass_until([&] { return trainer.granted.size() >= 2; }));
@@ -539,7 +539,7 @@ TEST_CASE("second place: the steps of a fresh start take the places of those bef
   Places places;
   save_three(places);
   {
-    Trainer trainer(places);
+    TwoPlacesTrainer trainer(places);
     REQUIRE(trainer.begin_fresh());
     trainer.store(1);
     REQUIRE(trainer.pass_until([&] {
@@ -549,7 +549,7 @@ TEST_CASE("second place: the steps of a fresh start take the places of those bef
     CHECK(trainer.trouble().empty());
   }
   places.disk.erase(first);
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   const auto restored = trainer.restored_step();
   REQUIRE((restored ? "" : restored.error().message()) == "");
   CHECK(*restored == Step{1});  // And not the third one of the training before.
@@ -558,7 +558,7 @@ TEST_CASE("second place: the steps of a fresh start take the places of those bef
 TEST_CASE("second place: a file system that is not mounted stops no training", "[unit][node]") {
   Places places;
   save_three(places);
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   trainer.request.dir = std::string(first) + ", /missing/job";
   REQUIRE(trainer.restored_step());
   CHECK(trainer.trouble().find("/missing/job") != std::string::npos);
@@ -571,7 +571,7 @@ TEST_CASE("second place: a copy that a death ended is made good by the next daem
   const int last = GENERATE(range(0, 40));
   int count = 0;  // The trainer's end works on the disk, too.
   {
-    Trainer trainer(places);
+    TwoPlacesTrainer trainer(places);
     REQUIRE(trainer.begin_fresh());
     places.disk.set_hook([&](std::string_view, const std::string& path) {
       return path.starts_with("/far") && count++ >= last ? EIO : 0;
@@ -581,7 +581,7 @@ TEST_CASE("second place: a copy that a death ended is made good by the next daem
   }
   places.disk.crash(test::Survival::random);
   places.mend();
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   const auto restored = trainer.restore();
   REQUIRE((restored ? "" : restored.error().message()) == "");
   CHECK(*restored == Step{1});
@@ -592,7 +592,7 @@ TEST_CASE("second place: a copy that a death ended is made good by the next daem
 TEST_CASE("second place: a step that goes from the first while it is copied harms nothing",
           "[unit][node]") {
   Places places;
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   REQUIRE(trainer.begin_fresh());
   bool has_gone = false;
   places.disk.set_hook([&](std::string_view verb, const std::string& path) {
@@ -615,7 +615,7 @@ TEST_CASE("second place: a step that goes from the first while it is copied harm
 
 TEST_CASE("second place: a server of both that is silent is named once", "[unit][node]") {
   Places places;
-  Trainer trainer(places);
+  TwoPlacesTrainer trainer(places);
   REQUIRE(trainer.begin_fresh());
   trainer.store(1);
   REQUIRE(trainer.has_copied(1));

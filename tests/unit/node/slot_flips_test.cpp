@@ -13,9 +13,9 @@ namespace ckpt::node {
 namespace {
 
 // Under a sanitizer, which is ten times slower, fewer bytes.
-constexpr std::size_t stride = test::is_sanitized ? 997 : 61;
+constexpr std::size_t slot_stride = test::is_sanitized ? 997 : 61;
 
-struct Outcome {
+struct SlotFlipOutcome {
   std::optional<Step> step;
   std::optional<Error> error;
   bool is_wrong = false;
@@ -24,7 +24,7 @@ struct Outcome {
 };
 
 // Captures steps 1 and 2, flips a bit of the Slot of step 2, and restores.
-Outcome restore_after_flip(bool has_storage, std::size_t at) {
+SlotFlipOutcome restore_after_flip(bool has_storage, std::size_t at) {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
   test::OneRank rank(disk);
@@ -41,7 +41,7 @@ Outcome restore_after_flip(bool has_storage, std::size_t at) {
     REQUIRE(rank.pass_until(
         [&] { return (has_storage ? rank.durable : rank.committed) == Step{step}; }));
   }
-  Outcome outcome;
+  SlotFlipOutcome outcome;
   outcome.slot_bytes = format::covered_bytes(rank.layout, 0);
   const std::span<std::byte> slot = rank.bytes_of(rank.filling);
   slot[at % outcome.slot_bytes] ^= static_cast<std::byte>(1 << (at % 8));
@@ -63,8 +63,8 @@ TEST_CASE("slot flips: another copy is used, and without one a restore does not 
   Log::set_level(LogLevel::error);
   Log::set_sink([](LogLevel, std::string_view) {});
   std::size_t flips = 0;
-  for (std::size_t at = 0, end = 1; at < end; at += stride) {
-    const Outcome outcome = restore_after_flip(has_storage, at);
+  for (std::size_t at = 0, end = 1; at < end; at += slot_stride) {
+    const SlotFlipOutcome outcome = restore_after_flip(has_storage, at);
     end = outcome.slot_bytes;
     INFO("byte " << at << " of " << end << ": "
                  << (outcome.error ? outcome.error->message() : "no error"));

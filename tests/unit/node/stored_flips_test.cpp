@@ -38,19 +38,19 @@ Files saved_files() {
 }
 
 // Under a sanitizer, which is ten times slower, not every byte.
-constexpr std::size_t stride = test::is_sanitized ? 13 : 1;
+constexpr std::size_t file_stride = test::is_sanitized ? 13 : 1;
 
-struct Outcome {
+struct FileFlipOutcome {
   bool is_wrong = false;
   std::optional<Step> step;
   std::optional<Error> error;
 };
 
-Outcome restore_from(const Files& files) {
+FileFlipOutcome restore_from(const Files& files) {
   test::MemoryDisk disk(1);
   for (const auto& [path, content] : files) disk.put(path, content);
   test::OneRank rank(disk);
-  Outcome outcome;
+  FileFlipOutcome outcome;
   const auto restored = rank.restore();
   outcome.is_wrong = rank.is_wrong;
   if (restored) {
@@ -74,10 +74,10 @@ TEST_CASE("stored flips: no byte of a directory can make a restore wrong", "[uni
     // The tensor lies in the last 3 KiB, and each byte of it is like every other.
     const bool is_member = path.ends_with(".safetensors");
     const std::size_t tensor = is_member ? content.size() - 3 * KiB : content.size();
-    for (std::size_t at = 0; at < content.size(); at += at < tensor ? stride : 509) {
+    for (std::size_t at = 0; at < content.size(); at += at < tensor ? file_stride : 509) {
       Files flipped = files;
       flipped[path][at] ^= static_cast<char>(1 << (at % 8));
-      const Outcome outcome = restore_from(flipped);
+      const FileFlipOutcome outcome = restore_from(flipped);
       INFO(path << " byte " << at << ": "
                 << (outcome.error ? outcome.error->message()
                                   : "step " + std::to_string(number(*outcome.step))));
@@ -94,9 +94,9 @@ TEST_CASE("stored flips: no byte of a directory can make a restore wrong", "[uni
   }
   Log::set_sink(nullptr);
   // Each kind of answer was met: else this would show little.
-  REQUIRE(flips > 1000 / stride);
-  REQUIRE(older > 100 / stride);
-  REQUIRE(refused > 10 / stride);
+  REQUIRE(flips > 1000 / file_stride);
+  REQUIRE(older > 100 / file_stride);
+  REQUIRE(refused > 10 / file_stride);
 }
 
 }  // namespace ckpt::node

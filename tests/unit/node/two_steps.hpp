@@ -5,6 +5,8 @@
 
 namespace ckpt::test {
 
+inline const std::string newest_of_two = "/scratch/job/step-000000002";
+
 inline void close(OneRank& rank) {
   REQUIRE(rank.engine->call(rank.session, control::Close{std::chrono::seconds(60)}));
   REQUIRE(rank.pass_until([&rank] { return rank.end.has_value(); }));

@@ -13,19 +13,11 @@
 namespace ckpt::node {
 
 using test::Cluster;
+using test::frozen;
 using test::Rules;
+using test::shard_bytes;
 
 namespace {
-
-// 60 KiB of numbers for each rank, in Chunks of 4 KiB; with a header, and a page of blobs.
-constexpr std::uint64_t shard_bytes = 17 * 4 * KiB;
-
-Rules frozen(bool skips = true) {
-  Rules rules;
-  rules.skips_unchanged = skips;
-  rules.is_frozen = true;
-  return rules;
-}
 
 std::uint64_t sent(Cluster& cluster, const char* what) {
   return cluster.status("A").at("copies_sent").at(what);

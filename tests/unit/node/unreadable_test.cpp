@@ -9,7 +9,7 @@
 namespace ckpt::node {
 namespace {
 
-const std::string newest = "/scratch/job/step-000000002";
+using test::newest_of_two;
 
 struct Refusal {
   Refusal() : disk(1) {
@@ -18,17 +18,17 @@ struct Refusal {
   }
   void refuse(const std::string& file, int error) {
     disk.set_hook([file, error](std::string_view verb, const std::string& path) {
-      const bool is_below = file.empty() && path.starts_with(newest + "/");
-      const bool is_directory = file.empty() && path == newest && verb == "list";
-      const bool is_file = !file.empty() && path == newest + "/" + file && verb != "status";
+      const bool is_below = file.empty() && path.starts_with(newest_of_two + "/");
+      const bool is_directory = file.empty() && path == newest_of_two && verb == "list";
+      const bool is_file = !file.empty() && path == newest_of_two + "/" + file && verb != "status";
       return is_below || is_directory || is_file ? error : 0;
     });
   }
   test::MemoryDisk disk;
 };
 
-struct Trainer : test::OneRank {
-  explicit Trainer(Refusal& refusal) : OneRank(refusal.disk) {
+struct RefusedTrainer : test::OneRank {
+  explicit RefusedTrainer(Refusal& refusal) : OneRank(refusal.disk) {
     request.save_storage_interval.steps = 1;
     request.max_ckpt_num = 1;
   }
@@ -59,9 +59,9 @@ TEST_CASE("unreadable: a restore refuses, and says what, why and what helps", "[
   if (error == EIO && file.starts_with("rank-")) return;  // That is damage: see below.
   CAPTURE(file, error);
   refusal.refuse(file, error);
-  const std::string before = refusal.disk.content(newest + "/rank-00000.safetensors");
+  const std::string before = refusal.disk.content(newest_of_two + "/rank-00000.safetensors");
   {
-    Trainer trainer(refusal);
+    RefusedTrainer trainer(refusal);
     const auto restored = trainer.restore();
     REQUIRE_FALSE(restored);
     CHECK(restored.error().code() == Errc::io);
@@ -69,13 +69,13 @@ TEST_CASE("unreadable: a restore refuses, and says what, why and what helps", "[
     CAPTURE(text);
     CHECK(text.find("step 2 on storage could not be read, and may be good") != std::string::npos);
     CHECK(text.find("restore step 1 by its number") != std::string::npos);
-    CHECK(text.find(newest) != std::string::npos);
+    CHECK(text.find(newest_of_two) != std::string::npos);
     const bool names_user = text.find("as user id ") != std::string::npos;
     CHECK(names_user == (error == EACCES || error == EPERM));
   }
   {
     // Whoever names the older one gets it, and the newer one stays as it was.
-    Trainer trainer(refusal);
+    RefusedTrainer trainer(refusal);
     REQUIRE(trainer.attach());
     trainer.ask(Step{1});
     REQUIRE((trainer.answer->result ? "" : trainer.answer->result.error().message()) == "");
@@ -92,23 +92,23 @@ TEST_CASE("unreadable: a restore refuses, and says what, why and what helps", "[
     CHECK_FALSE(refusal.disk.exists("/scratch/job/step-000000004"));
     CHECK(refusal.disk.exists("/scratch/job/step-000000005"));
   }
-  CHECK(refusal.disk.content(newest + "/rank-00000.safetensors") == before);
+  CHECK(refusal.disk.content(newest_of_two + "/rank-00000.safetensors") == before);
 }
 
 TEST_CASE("unreadable: a file that the disk has lost is passed over as a damaged one, and is kept",
           "[unit][node]") {
   Refusal refusal;
   refusal.refuse("rank-00000.safetensors", EIO);
-  Trainer trainer(refusal);
+  RefusedTrainer trainer(refusal);
   REQUIRE(trainer.restore().value() == Step{1});
   CHECK(trainer.answer->reason.find(format::repair_advice) != std::string::npos);
-  CHECK(refusal.disk.exists(newest + "/rank-00000.safetensors"));
+  CHECK(refusal.disk.exists(newest_of_two + "/rank-00000.safetensors"));
 }
 
 TEST_CASE("unreadable: what may be read again is restored", "[unit][node]") {
   Refusal refusal;
   refusal.refuse(GENERATE("", "rank-00000.safetensors"), EACCES);
-  Trainer trainer(refusal);
+  RefusedTrainer trainer(refusal);
   REQUIRE_FALSE(trainer.restore());
   refusal.disk.set_hook({});
   trainer.answer.reset();
@@ -123,13 +123,13 @@ TEST_CASE("damaged: what was repaired is restored by the next trainer", "[unit][
   Refusal damage;
   const std::string older = "/scratch/job/step-000000001";
   const auto flip_both = [&] {
-    for (const std::string& step : {older, newest}) {
+    for (const std::string& step : {older, newest_of_two}) {
       const std::string file = step + "/rank-00000.safetensors";
       damage.disk.flip(file, damage.disk.content(file).size() - 1, 2);
     }
   };
   flip_both();
-  Trainer trainer(damage);
+  RefusedTrainer trainer(damage);
   const auto ask_anew = [&] {
     trainer.engine->detach(trainer.session);
     return trainer.restore();
@@ -162,9 +162,9 @@ TEST_CASE("damaged: what was repaired is restored by the next trainer", "[unit][
 
 TEST_CASE("damaged: a restore that was cut short hands on what it found", "[unit][node]") {
   Refusal damage;
-  const std::string file = newest + "/rank-00000.safetensors";
+  const std::string file = newest_of_two + "/rank-00000.safetensors";
   damage.disk.flip(file, damage.disk.content(file).size() - 1, 2);
-  Trainer trainer(damage);
+  RefusedTrainer trainer(damage);
   trainer.keeps_offers = true;
   REQUIRE(trainer.attach());
   REQUIRE(trainer.engine->call(trainer.session, control::AskRestore{1, std::nullopt}));
@@ -180,7 +180,7 @@ TEST_CASE("unreadable: nobody begins anew beside it", "[unit][node]") {
   Refusal refusal;
   refusal.disk.erase("/scratch/job/step-000000001");
   refusal.refuse("", EACCES);
-  Trainer trainer(refusal);
+  RefusedTrainer trainer(refusal);
   const auto restored = trainer.restore();
   REQUIRE_FALSE(restored);
   CHECK(restored.error().code() == Errc::io);
@@ -192,7 +192,7 @@ TEST_CASE("damaged: the older step that is restored for it is not stored again, 
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
   test::save_two_steps(disk);
-  const std::string file = newest + "/rank-00000.safetensors";
+  const std::string file = newest_of_two + "/rank-00000.safetensors";
   disk.flip(file, disk.content(file).size() - 1, 2);
   disk.clear_log();
   test::OneRank trainer(disk);

@@ -48,6 +48,17 @@ struct Rules {
   bool has_old_list = false;  // The list of nodes has the number of the world before.
 };
 
+// Of two ranks: 60 KiB of numbers for each, in Chunks of 4 KiB; with a header, and a page of blobs.
+inline constexpr std::uint64_t shard_bytes = 17 * 4 * KiB;
+
+// Most numbers do not change, and the peers are not sent again what they have.
+inline Rules frozen(bool skips = true) {
+  Rules rules;
+  rules.skips_unchanged = skips;
+  rules.is_frozen = true;
+  return rules;
+}
+
 struct Trainer final : Rank {
   void offered(control::Offer it) override;
   std::uint32_t rank = 0;

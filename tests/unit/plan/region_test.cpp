@@ -8,7 +8,7 @@
 namespace ckpt::plan {
 namespace {
 
-std::vector<std::uint64_t> elements_of(const std::vector<Box>& boxes, Shape shape) {
+std::vector<std::uint64_t> elements_inside(const std::vector<Box>& boxes, Shape shape) {
   std::vector<std::uint64_t> elements;
   const std::uint64_t count = count_of(shape);
   for (const Box& box : boxes) {
@@ -36,7 +36,7 @@ TEST_CASE("region: a range is few boxes, in flattened order", "[unit][plan]") {
       const std::vector<Box> boxes = boxes_of(FlatRange{begin, size}, shape);
       std::vector<std::uint64_t> expected;
       for (std::uint64_t i = 0; i < size; ++i) expected.push_back(begin + i);
-      REQUIRE(elements_of(boxes, shape) == expected);
+      REQUIRE(elements_inside(boxes, shape) == expected);
       REQUIRE(boxes.size() <= std::max<std::size_t>(1, 2 * shape.size() - (shape.empty() ? 0 : 1)));
     }
   }

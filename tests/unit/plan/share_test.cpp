@@ -15,7 +15,7 @@
 namespace ckpt::plan {
 namespace {
 
-struct Sample {
+struct SharedTensor {
   std::vector<std::uint64_t> shape;
   Region region;
   std::vector<std::uint8_t> order;
@@ -25,8 +25,8 @@ struct Sample {
   }
 };
 
-Sample random_sample(Random& random) {
-  Sample sample;
+SharedTensor random_tensor(Random& random) {
+  SharedTensor sample;
   constexpr DType types[] = {DType::u8, DType::bf16, DType::f32, DType::f64};
   sample.dtype = types[random.below(4)];
   const std::size_t dimensions = 1 + random.below(4);
@@ -55,7 +55,7 @@ Sample random_sample(Random& random) {
   return sample;
 }
 
-std::vector<std::uint64_t> random_element(const Region& region, const Sample& sample,
+std::vector<std::uint64_t> random_element(const Region& region, const SharedTensor& sample,
                                           Random& random) {
   const std::vector<Box> boxes = boxes_of(region, sample.shape);
   const Box& box = boxes[random.below(boxes.size())];
@@ -65,7 +65,7 @@ std::vector<std::uint64_t> random_element(const Region& region, const Sample& sa
   return index;
 }
 
-void check_places(const Share& share, const Sample& sample, Random& random) {
+void check_places(const Share& share, const SharedTensor& sample, Random& random) {
   const std::uint64_t size = size_of(sample.dtype);
   const Addresses there = addresses_of(sample.region, sample.shape, sample.order);
   const Addresses here = addresses_of(share.region, sample.shape, sample.order);
@@ -82,7 +82,7 @@ TEST_CASE("share: the copies of a piece tile it", "[unit][plan]") {
   int cut = 0;
   int whole = 0;
   for (int round = 0; round < 4000; ++round) {
-    const Sample sample = random_sample(random);
+    const SharedTensor sample = random_tensor(random);
     const auto copies = static_cast<std::uint32_t>(1 + random.below(11));
     struct Stretch {
       std::uint64_t begin = 0, end = 0;

@@ -4,6 +4,7 @@
 // Method: real sender and receiver over the simulated network: every byte of the conversation
 // flipped,
 //         the stream cut at every kind of place, then resumed; frames made by hand that lie.
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

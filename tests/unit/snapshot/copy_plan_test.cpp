@@ -12,7 +12,7 @@ namespace ckpt::snapshot {
 
 namespace {
 
-constexpr std::uint64_t chunk = 8 * KiB;
+constexpr std::uint64_t plan_chunk = 8 * KiB;
 
 void require_covers_once(const Scene& scene, const CopyPlan& plan) {
   std::vector<int> writes(plan.bytes, 0);
@@ -22,7 +22,7 @@ void require_covers_once(const Scene& scene, const CopyPlan& plan) {
     for (const device::Strip& strip : run.list.strips) {
       REQUIRE(strip.first_piece == next_piece);
       next_piece += strip.piece_count;
-      REQUIRE(strip.slot_offset / chunk == (strip.slot_offset + strip.bytes - 1) / chunk);
+      REQUIRE(strip.slot_offset / plan_chunk == (strip.slot_offset + strip.bytes - 1) / plan_chunk);
       std::uint64_t offset = strip.slot_offset;
       for (std::size_t i = 0; i < strip.piece_count; ++i) {
         const device::CopyPiece& piece = run.list.pieces[strip.first_piece + i];
@@ -53,11 +53,12 @@ void require_in_order(const CopyPlan& plan) {
 }  // namespace
 
 TEST_CASE("copy plan: every byte is written once, cut at the chunks", "[unit][snapshot]") {
-  const std::uint64_t bytes = GENERATE(0u, 1u, chunk - 1, chunk, chunk + 1, 5 * chunk + 3);
+  const std::uint64_t bytes =
+      GENERATE(0u, 1u, plan_chunk - 1, plan_chunk, plan_chunk + 1, 5 * plan_chunk + 3);
   const std::uint64_t blob_capacity = GENERATE(0u, 100u);
   const Scene scene({{"a", bytes, true}, {"b", 3, false}, {"c", bytes, true}, {"d", 0, true}},
                     blob_capacity);
-  const CopyPlan plan = plan_copies(scene.layout, scene.sources, scene.header, chunk);
+  const CopyPlan plan = plan_copies(scene.layout, scene.sources, scene.header, plan_chunk);
   require_covers_once(scene, plan);
   require_in_order(plan);
 }
@@ -66,7 +67,7 @@ TEST_CASE("copy plan: unguarded sources come first, in runs of their own", "[uni
   Scene scene({{"a", 10, true}, {"b", 20, false}, {"c", 30, true}});
   for (std::size_t i = 0; i < scene.sources.size(); ++i)
     if (scene.layout.tensors[i].name == "c") scene.sources[i].device = 1;
-  const CopyPlan plan = plan_copies(scene.layout, scene.sources, scene.header, chunk);
+  const CopyPlan plan = plan_copies(scene.layout, scene.sources, scene.header, plan_chunk);
   REQUIRE(plan.runs.size() == 3);
   REQUIRE_FALSE(plan.runs[0].is_guarded);
   REQUIRE(plan.runs[1].is_guarded);
@@ -90,7 +91,7 @@ TEST_CASE("copy plan: an alias is copied once", "[unit][snapshot]") {
   const std::vector<std::byte> data(5000);
   const std::vector<Source> sources = {{data.data(), 0, false}, {data.data(), 0, false}};
   const std::vector<std::byte> header(layout.members[0].header_bytes);
-  const CopyPlan plan = plan_copies(layout, sources, header, chunk);
+  const CopyPlan plan = plan_copies(layout, sources, header, plan_chunk);
   REQUIRE(plan.bytes == layout.slot_bytes);
   std::uint64_t copied = 0;
   for (const auto& piece : plan.runs[0].list.pieces)
@@ -101,21 +102,21 @@ TEST_CASE("copy plan: an alias is copied once", "[unit][snapshot]") {
 
 TEST_CASE("chunk checksums: neighbours combine to what the chunk has", "[unit][snapshot]") {
   Random random(5);
-  std::vector<std::byte> bytes(3 * chunk + 17);
+  std::vector<std::byte> bytes(3 * plan_chunk + 17);
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
-  ChunkChecksums checksums(chunk);
+  ChunkChecksums checksums(plan_chunk);
   for (int round = 0; round < 2; ++round) {
     checksums.clear();
     for (std::uint64_t offset = 0; offset < bytes.size();) {
-      const std::uint64_t room = std::min(chunk - offset % chunk, bytes.size() - offset);
-      const std::uint64_t part = std::min<std::uint64_t>(room, 1 + random.below(chunk));
+      const std::uint64_t room = std::min(plan_chunk - offset % plan_chunk, bytes.size() - offset);
+      const std::uint64_t part = std::min<std::uint64_t>(room, 1 + random.below(plan_chunk));
       checksums.add(crc32(std::span(bytes).subspan(offset, part)), part);
       offset += part;
     }
     REQUIRE(checksums.crcs().size() == 4);
     for (std::size_t i = 0; i < 4; ++i) {
-      const std::uint64_t size = std::min<std::uint64_t>(chunk, bytes.size() - i * chunk);
-      REQUIRE(checksums.crcs()[i] == crc32(std::span(bytes).subspan(i * chunk, size)));
+      const std::uint64_t size = std::min<std::uint64_t>(plan_chunk, bytes.size() - i * plan_chunk);
+      REQUIRE(checksums.crcs()[i] == crc32(std::span(bytes).subspan(i * plan_chunk, size)));
     }
   }
 }

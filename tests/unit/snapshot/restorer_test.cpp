@@ -10,21 +10,22 @@
 #include "device/host_device.hpp"
 #include "scene.hpp"
 #include "snapshot/snapshotter.hpp"
+#include "support/patience.hpp"
 
 namespace ckpt::snapshot {
 
 namespace {
 
-constexpr std::uint64_t chunk = 4 * KiB;
+using test::soon;
 
-device::Deadline soon() {
-  return std::chrono::steady_clock::now() + std::chrono::seconds(30);
-}
+constexpr std::uint64_t restore_chunk = 4 * KiB;
 
-struct Rig final : CaptureListener {
-  explicit Rig(const std::vector<SceneTensor>& tensors) : scene(tensors, 100), host(threads) {
+struct RestoreRig final : CaptureListener {
+  explicit RestoreRig(const std::vector<SceneTensor>& tensors)
+      : scene(tensors, 100), host(threads) {
     scene.fill(11);
-    Snapshotter snapshotter({scene.layout, scene.sources, scene.header, devices, chunk}, *this);
+    Snapshotter snapshotter({scene.layout, scene.sources, scene.header, devices, restore_chunk},
+                            *this);
     CaptureRequest request;
     request.step = Step{900};
     request.slot = scene.slot;
@@ -36,7 +37,7 @@ struct Rig final : CaptureListener {
     record.id.at.step = captured.step;
     record.layout = scene.layout;
     record.bytes = captured.bytes;
-    record.chunk_bytes = chunk;
+    record.chunk_bytes = restore_chunk;
     record.chunk_crcs.assign(captured.chunk_crcs.begin(), captured.chunk_crcs.end());
   }
   Status restore(std::span<const Target> targets) {
@@ -55,17 +56,17 @@ struct Rig final : CaptureListener {
   format::ShardRecord record;
 };
 
-const std::vector<SceneTensor> model = {{"embed", 3 * chunk + 5, false},
+const std::vector<SceneTensor> model = {{"embed", 3 * restore_chunk + 5, false},
                                         {"one", 1, false},
                                         {"empty", 0, false},
-                                        {"chunk", chunk, false},
-                                        {"chunk-1", chunk - 1, true},
-                                        {"chunk+1", chunk + 1, true}};
+                                        {"chunk", restore_chunk, false},
+                                        {"chunk-1", restore_chunk - 1, true},
+                                        {"chunk+1", restore_chunk + 1, true}};
 
 }  // namespace
 
 TEST_CASE("restorer: brings back every byte", "[unit][snapshot]") {
-  Rig rig(model);
+  RestoreRig rig(model);
   const auto expected = rig.scene.copy_of_contents();
   rig.clear();
   REQUIRE(rig.restore(rig.scene.targets()));
@@ -73,7 +74,7 @@ TEST_CASE("restorer: brings back every byte", "[unit][snapshot]") {
 }
 
 TEST_CASE("restorer: the caller learns of every byte that was copied", "[unit][snapshot]") {
-  Rig rig(model);
+  RestoreRig rig(model);
   std::uint64_t bytes = 0;
   const auto plan = plan_restore(rig.record, rig.scene.targets());
   REQUIRE(plan);
@@ -87,7 +88,7 @@ TEST_CASE("restorer: the caller learns of every byte that was copied", "[unit][s
 
 TEST_CASE("restorer: a flipped bit is found and its chunk stays out of the tensors",
           "[unit][snapshot]") {
-  Rig rig(model);
+  RestoreRig rig(model);
   for (std::size_t flipped = 0; flipped < rig.record.chunk_crcs.size(); ++flipped) {
     rig.clear();
     const format::Extent extent = rig.record.chunk(flipped);
@@ -102,7 +103,7 @@ TEST_CASE("restorer: a flipped bit is found and its chunk stays out of the tenso
     for (std::size_t i = 0; i < rig.scene.contents.size(); ++i) {
       const format::Extent place = rig.scene.layout.tensors[i].extent;
       for (std::uint64_t k = 0; k < place.bytes; ++k) {
-        if ((place.offset + k) / chunk != flipped) continue;
+        if ((place.offset + k) / restore_chunk != flipped) continue;
         REQUIRE((*rig.scene.contents[i])[k] == std::byte{0xcc});
       }
     }
@@ -110,7 +111,7 @@ TEST_CASE("restorer: a flipped bit is found and its chunk stays out of the tenso
 }
 
 TEST_CASE("restorer: names, types and shapes must be the same", "[unit][snapshot]") {
-  Rig rig(model);
+  RestoreRig rig(model);
   rig.clear();
   auto targets = rig.scene.targets();
   const std::vector<std::int64_t> other_shape = {7, 9};
@@ -159,7 +160,7 @@ TEST_CASE("restorer: names, types and shapes must be the same", "[unit][snapshot
 }
 
 TEST_CASE("restorer: another copy of the same part will do", "[unit][snapshot]") {
-  Rig rig({{"a", 5000, false}});
+  RestoreRig rig({{"a", 5000, false}});
   rig.record.layout.tensors[0].piece = Piece{{20'000}, {5000}, {}, {}, 3};
   const Piece own{{20'000}, {5000}, {}, {}, 0};
   auto targets = rig.scene.targets();
@@ -168,7 +169,7 @@ TEST_CASE("restorer: another copy of the same part will do", "[unit][snapshot]")
 }
 
 TEST_CASE("restorer: tensors that are tied only here must hold the same", "[unit][snapshot]") {
-  Rig rig({{"a", 5000, false}, {"b", 5000, false}});
+  RestoreRig rig({{"a", 5000, false}, {"b", 5000, false}});
   auto targets = rig.scene.targets();
   targets[1].data = targets[0].data;
   const Status differ = rig.restore(targets);
@@ -178,7 +179,7 @@ TEST_CASE("restorer: tensors that are tied only here must hold the same", "[unit
 }
 
 TEST_CASE("restorer: tensors that were tied are written through each pointer", "[unit][snapshot]") {
-  Rig rig({{"a", 5000, false}, {"b", 3, false}});
+  RestoreRig rig({{"a", 5000, false}, {"b", 3, false}});
   auto tied = rig.record.layout.tensors[0];
   tied.alias_of = tied.name;
   tied.name = "tied";
@@ -194,7 +195,7 @@ TEST_CASE("restorer: tensors that were tied are written through each pointer", "
 }
 
 TEST_CASE("restorer: a record that contradicts itself is corruption", "[unit][snapshot]") {
-  Rig rig(model);
+  RestoreRig rig(model);
   SECTION("a checksum is missing") {
     rig.record.chunk_crcs.pop_back();
   }
@@ -205,7 +206,7 @@ TEST_CASE("restorer: a record that contradicts itself is corruption", "[unit][sn
     rig.record.chunk_bytes = 0;
   }
   SECTION("the slot is shorter than the record") {
-    rig.scene.slot.resize(chunk);
+    rig.scene.slot.resize(restore_chunk);
   }
   const Status restored = rig.restore(rig.scene.targets());
   REQUIRE_FALSE(restored);

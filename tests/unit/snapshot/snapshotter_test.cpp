@@ -13,6 +13,7 @@
 
 #include "device/host_device.hpp"
 #include "scene.hpp"
+#include "support/patience.hpp"
 
 namespace {
 std::atomic<std::uint64_t> allocations{0};
@@ -39,11 +40,9 @@ namespace ckpt::snapshot {
 
 namespace {
 
-constexpr std::uint64_t chunk = 64 * KiB;
+using test::soon;
 
-device::Deadline soon() {
-  return std::chrono::steady_clock::now() + std::chrono::seconds(30);
-}
+constexpr std::uint64_t capture_chunk = 64 * KiB;
 
 // Ended: a listener's notes on a capture, with room made beforehand.
 struct Ended final : CaptureListener {
@@ -73,12 +72,12 @@ struct Ended final : CaptureListener {
   std::vector<Crc32> hashes;
 };
 
-struct Rig {
-  explicit Rig(const std::vector<SceneTensor>& tensors, std::uint64_t blob_capacity = 0)
+struct CaptureRig {
+  explicit CaptureRig(const std::vector<SceneTensor>& tensors, std::uint64_t blob_capacity = 0)
       : scene(tensors, blob_capacity),
         host(threads),
         devices{&host},
-        snapshotter({scene.layout, scene.sources, scene.header, devices, chunk}, ended) {}
+        snapshotter({scene.layout, scene.sources, scene.header, devices, capture_chunk}, ended) {}
 
   CaptureRequest request(std::uint64_t step) {
     CaptureRequest out;
@@ -88,10 +87,10 @@ struct Rig {
     return out;
   }
   void require_crcs_match() const {
-    REQUIRE(ended.chunk_crcs.size() == div_ceil(ended.bytes, chunk));
+    REQUIRE(ended.chunk_crcs.size() == div_ceil(ended.bytes, capture_chunk));
     for (std::size_t i = 0; i < ended.chunk_crcs.size(); ++i) {
-      const std::uint64_t size = std::min(chunk, ended.bytes - i * chunk);
-      REQUIRE(ended.chunk_crcs[i] == crc32(std::span(scene.slot).subspan(i * chunk, size)));
+      const std::uint64_t size = std::min(capture_chunk, ended.bytes - i * capture_chunk);
+      REQUIRE(ended.chunk_crcs[i] == crc32(std::span(scene.slot).subspan(i * capture_chunk, size)));
     }
   }
 
@@ -103,18 +102,18 @@ struct Rig {
   Snapshotter snapshotter;
 };
 
-const std::vector<SceneTensor> mixed = {{"guarded.large", 5 * chunk + 7, true},
-                                        {"open.large", 3 * chunk + 1, false},
+const std::vector<SceneTensor> mixed = {{"guarded.large", 5 * capture_chunk + 7, true},
+                                        {"open.large", 3 * capture_chunk + 1, false},
                                         {"guarded.small", 10, true},
                                         {"open.small", 1, false},
                                         {"empty", 0, false},
-                                        {"guarded.chunk", chunk, true}};
+                                        {"guarded.chunk", capture_chunk, true}};
 
 }  // namespace
 
 TEST_CASE("snapshotter: unguarded tensors may change when begin returns, guarded ones after guard",
           "[unit][snapshot]") {
-  Rig rig(mixed);
+  CaptureRig rig(mixed);
   for (std::uint64_t step = 1; step <= 50; ++step) {
     rig.scene.fill(step);
     const auto expected = rig.scene.copy_of_contents();
@@ -143,8 +142,8 @@ TEST_CASE("snapshotter: what is hashed besides is as it was at the save, too", "
   device::HostDevice host{threads};
   std::vector<device::Device*> devices{&host};
   Ended ended;
-  Snapshotter snapshotter({scene.layout, scene.sources, scene.header, devices, chunk, hashed},
-                          ended);
+  Snapshotter snapshotter(
+      {scene.layout, scene.sources, scene.header, devices, capture_chunk, hashed}, ended);
   for (std::uint64_t step = 1; step <= 50; ++step) {
     scene.fill(step);
     std::vector<device::Stretch> stretches;
@@ -178,7 +177,7 @@ TEST_CASE("snapshotter: what is hashed besides is as it was at the save, too", "
 }
 
 TEST_CASE("snapshotter: a capture ends without a guard", "[unit][snapshot]") {
-  Rig rig(mixed);
+  CaptureRig rig(mixed);
   rig.scene.fill(1);
   REQUIRE(rig.snapshotter.begin(rig.request(1)));
   REQUIRE(rig.snapshotter.wait_idle(soon()));
@@ -196,7 +195,8 @@ TEST_CASE("snapshotter: destroyed while it copies, it ends the capture first", "
     const std::vector<device::Device*> devices = {&host};
     Ended ended;
     {
-      Snapshotter snapshotter({scene.layout, scene.sources, scene.header, devices, chunk}, ended);
+      Snapshotter snapshotter({scene.layout, scene.sources, scene.header, devices, capture_chunk},
+                              ended);
       CaptureRequest request;
       request.step = Step{1};
       request.slot = scene.slot;
@@ -208,7 +208,7 @@ TEST_CASE("snapshotter: destroyed while it copies, it ends the capture first", "
 }
 
 TEST_CASE("snapshotter: the header carries the step's numbers", "[unit][snapshot]") {
-  Rig rig(mixed);
+  CaptureRig rig(mixed);
   REQUIRE(rig.snapshotter.begin(rig.request(1)));
   REQUIRE(rig.snapshotter.wait_idle(soon()));
   const auto first = rig.scene.slot;
@@ -222,8 +222,8 @@ TEST_CASE("snapshotter: the header carries the step's numbers", "[unit][snapshot
 }
 
 TEST_CASE("snapshotter: blobs are copied at the call and may vary in size", "[unit][snapshot]") {
-  Rig rig({{"a", 100, true}}, 2 * chunk + 100);
-  for (const std::size_t bytes : {0ul, 1ul, 4096ul, 2ul * chunk, 5ul}) {
+  CaptureRig rig({{"a", 100, true}}, 2 * capture_chunk + 100);
+  for (const std::size_t bytes : {0ul, 1ul, 4096ul, 2ul * capture_chunk, 5ul}) {
     std::vector<std::byte> first(bytes, std::byte{1});
     std::vector<std::byte> second(7, std::byte{2});
     const std::vector<std::span<const std::byte>> blobs = {first, second};
@@ -247,7 +247,7 @@ TEST_CASE("snapshotter: blobs are copied at the call and may vary in size", "[un
 }
 
 TEST_CASE("snapshotter: blobs that do not fit end the capture as failed", "[unit][snapshot]") {
-  Rig rig({{"a", 100, true}}, 100);
+  CaptureRig rig({{"a", 100, true}}, 100);
   const std::vector<std::byte> large(101), half(51);
   std::vector<std::span<const std::byte>> blobs;
   SECTION("one alone") {
@@ -270,7 +270,7 @@ TEST_CASE("snapshotter: blobs that do not fit end the capture as failed", "[unit
 }
 
 TEST_CASE("snapshotter: checksums can be left to the engine", "[unit][snapshot]") {
-  Rig rig(mixed);
+  CaptureRig rig(mixed);
   rig.scene.fill(1);
   const bool had_checksums_before = GENERATE(false, true);
   if (had_checksums_before) {
@@ -290,7 +290,7 @@ TEST_CASE("snapshotter: checksums can be left to the engine", "[unit][snapshot]"
 TEST_CASE("snapshotter: a capture allocates nothing", "[unit][snapshot]") {
   std::vector<SceneTensor> tensors = mixed;
   for (int i = 0; i < 1000; ++i) tensors.push_back({"small" + std::to_string(i), 64, i % 2 == 0});
-  Rig rig(tensors, 4096);
+  CaptureRig rig(tensors, 4096);
   std::vector<std::byte> blob(100);
   const std::vector<std::span<const std::byte>> blobs = {blob};
   std::uint64_t before = 0;
@@ -357,7 +357,8 @@ TEST_CASE("snapshotter: copies that end after the guard gave up are not publishe
   StuckDevice stuck;
   const std::vector<device::Device*> devices = {&host, &stuck};
   Ended ended;
-  Snapshotter snapshotter({scene.layout, scene.sources, scene.header, devices, chunk}, ended);
+  Snapshotter snapshotter({scene.layout, scene.sources, scene.header, devices, capture_chunk},
+                          ended);
   CaptureRequest request;
   request.step = Step{1};
   request.slot = scene.slot;
@@ -389,7 +390,8 @@ TEST_CASE("snapshotter: a device without checksums leaves all of them to the eng
   StuckDevice other;
   const std::vector<device::Device*> devices = {&host, &other};
   Ended ended;
-  Snapshotter snapshotter({scene.layout, scene.sources, scene.header, devices, chunk}, ended);
+  Snapshotter snapshotter({scene.layout, scene.sources, scene.header, devices, capture_chunk},
+                          ended);
   CaptureRequest request;
   request.step = Step{1};
   request.slot = scene.slot;

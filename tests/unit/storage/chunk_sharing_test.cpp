@@ -38,10 +38,6 @@ MadeShard frozen_shard(format::StepId at, std::uint32_t rank, std::uint64_t byte
   return {record, shard.bytes};
 }
 
-Task<void> go_on() {
-  co_return Status();
-}
-
 class SharingFixture : public StorageFixture {
  public:
   explicit SharingFixture(std::uint64_t seed = 1) : StorageFixture(seed) { open(); }

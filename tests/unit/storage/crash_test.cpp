@@ -26,8 +26,6 @@ std::vector<CrashMode> make_crash_modes() {
   return modes;
 }
 
-constexpr std::uint64_t operations_max = 500;  // Far above what one of the protocols needs.
-
 // The states of each protocol: cuts times modes. Each test requires its own.
 struct StatesMin {
   std::uint64_t save = 1'000;

@@ -11,7 +11,6 @@ namespace ckpt::test {
 namespace {
 
 constexpr int errors[] = {EIO, ENOSPC, EDQUOT, EINTR, EAGAIN, ESTALE, EROFS};
-constexpr std::uint64_t operations_max = 500;
 
 // Returns how many operations a save takes.
 std::uint64_t fail_everywhere(MemoryDisk::Fault fault) {

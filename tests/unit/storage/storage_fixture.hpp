@@ -15,6 +15,9 @@
 
 namespace ckpt::test {
 
+// Far above the operations of one protocol on a disk.
+inline constexpr std::uint64_t operations_max = 500;
+
 class StorageFixture {
  public:
   explicit StorageFixture(std::uint64_t seed = 1) : disk(seed) { disk.put_directory("/scratch"); }

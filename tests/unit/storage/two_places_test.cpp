@@ -14,9 +14,6 @@ using Catch::Contains;
 
 const std::string both = "/scratch/job, /scratch/copy";
 
-Task<void> go_on() {
-  co_return Status();
-}
 Task<void> end_here() {
   co_return fail(Errc::cancelled, "flushes first");
 }

@@ -10,7 +10,7 @@ namespace ckpt::test {
 
 namespace {
 
-const std::string step_path = "/scratch/job/step-000000900";
+const std::string path_of_version_1 = "/scratch/job/step-000000900";
 
 std::string golden(const std::string& name) {
   std::ifstream file(std::string(CKPT_GOLDEN_DIR) + "/" + name, std::ios::binary);
@@ -24,10 +24,10 @@ class Version1 : public StorageFixture {
   Version1() {
     disk.put_directory("/scratch/job");
     disk.put_directory("/scratch/job/.libckpt");
-    disk.put_directory(step_path);
-    disk.put(step_path + "/manifest.json", golden("v1.manifest.json"));
-    disk.put(step_path + "/rank-00000.safetensors", golden("v1.safetensors"));
-    disk.put(step_path + "/rank-00000.blobs", golden("v1.blobs"));
+    disk.put_directory(path_of_version_1);
+    disk.put(path_of_version_1 + "/manifest.json", golden("v1.manifest.json"));
+    disk.put(path_of_version_1 + "/rank-00000.safetensors", golden("v1.safetensors"));
+    disk.put(path_of_version_1 + "/rank-00000.blobs", golden("v1.blobs"));
   }
   storage::Catalog read() {
     auto found = run(storage::read_catalog(site, {}));
@@ -46,18 +46,19 @@ TEST_CASE_METHOD(Version1, "version 1: a checkpoint is listed, verified and rest
   CHECK(catalog.checkpoints[0].at == step_id(900, 2));
   CHECK(catalog.checkpoints[0].job == "gpt2");
   CHECK(catalog.checkpoints[0].bytes == 8217 + 48);
-  const auto report = run(storage::verify_checkpoint(files, step_path));
+  const auto report = run(storage::verify_checkpoint(files, path_of_version_1));
   REQUIRE(report);
   CHECK(report->is_good());
   CHECK(report->files.size() == 2);
   CHECK(report->foreign.empty());
   const auto manifest = run(storage::read_manifest(site, "step-000000900"));
-  const auto record = run(storage::read_record(files, step_path, *manifest, 0));
+  const auto record = run(storage::read_record(files, path_of_version_1, *manifest, 0));
   REQUIRE(record);
   CHECK(format::digest_of(**record) == catalog.checkpoints[0].digests[0]);
   std::vector<std::byte> target((*record)->bytes);
   const storage::TransferHooks hooks;
-  REQUIRE(run(storage::read_shard(files, storage::ShardPlace(step_path), *record, target, hooks)));
+  REQUIRE(run(
+      storage::read_shard(files, storage::ShardPlace(path_of_version_1), *record, target, hooks)));
   const format::TensorPlace& tensor = (*record)->layout.tensors.front();
   CHECK(tensor.name == "embed.weight");
   for (std::uint64_t at = 0; at < tensor.extent.bytes; ++at)
@@ -65,12 +66,12 @@ TEST_CASE_METHOD(Version1, "version 1: a checkpoint is listed, verified and rest
 }
 
 TEST_CASE_METHOD(Version1, "version 1: damage to its files is found", "[unit][storage]") {
-  disk.flip(step_path + "/rank-00000.safetensors", 5000, 1);
-  const auto report = run(storage::verify_checkpoint(files, step_path));
+  disk.flip(path_of_version_1 + "/rank-00000.safetensors", 5000, 1);
+  const auto report = run(storage::verify_checkpoint(files, path_of_version_1));
   REQUIRE(report);
   CHECK_FALSE(report->is_good());
   CHECK(report->files[0].problem.find("chunk 0") != std::string::npos);
-  disk.erase(step_path + "/rank-00000.blobs");
+  disk.erase(path_of_version_1 + "/rank-00000.blobs");
   CHECK(read().checkpoints.empty());
 }
 
@@ -79,7 +80,7 @@ TEST_CASE_METHOD(Version1, "version 1: a checkpoint is deleted with all its file
   const format::RunId run_id = read().checkpoints.at(0).run;
   REQUIRE(run(storage::remove_checkpoint(site, "step-000000900", run_id, "test")));
   CHECK(leftovers().empty());
-  CHECK_FALSE(disk.exists(step_path));
+  CHECK_FALSE(disk.exists(path_of_version_1));
 }
 
 }  // namespace ckpt::test

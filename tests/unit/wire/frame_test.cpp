@@ -4,6 +4,8 @@
 //         their edges, and messages read over the simulated network.
 #include "wire/frame.hpp"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "support/sim_pair.hpp"

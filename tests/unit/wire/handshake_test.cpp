@@ -4,6 +4,8 @@
 //         the middle that mends checksums, reflection, replay, swapped direction, flips and cuts.
 #include "wire/handshake.hpp"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "support/sim_pair.hpp"
