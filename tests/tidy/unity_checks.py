@@ -8,7 +8,7 @@ import re
 import cpp_text
 
 # No preset builds these as one.
-NEVER_AS_ONE = ("bench/", "tests/")
+NEVER_AS_ONE = ("bench/",)
 _ANONYMOUS = re.compile(r"\bnamespace\s*\{")
 _PREPROCESSOR = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", re.MULTILINE)
 _TYPE = re.compile(r"(?:struct|class|union|enum(?: class| struct)?) (?:alignas\(\w+\) )?(\w+)")

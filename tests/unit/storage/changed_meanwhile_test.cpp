@@ -23,7 +23,7 @@ constexpr Change changes[] = {Change::cut,       Change::grown,    Change::one_b
                               Change::rewritten, Change::replaced, Change::of_other_step,
                               Change::removed,   Change::link};
 
-const std::string step_path = "/scratch/job/step-000000002";
+const std::string changing_step = "/scratch/job/step-000000002";
 const std::string other_path = "/scratch/job/step-000000001";
 
 class ChangedMeanwhile : public StorageFixture {
@@ -35,13 +35,13 @@ class ChangedMeanwhile : public StorageFixture {
     checkpoint = catalog().checkpoints.back();
     REQUIRE(checkpoint.at == step_id(2));
     for (const std::string& path : disk.tree()) {
-      if (path.starts_with(step_path + "/") && !path.ends_with("/"))
-        names.push_back(path.substr(step_path.size() + 1));
+      if (path.starts_with(changing_step + "/") && !path.ends_with("/"))
+        names.push_back(path.substr(changing_step.size() + 1));
     }
     REQUIRE(names.size() == 7);
   }
   void make(Change change, const std::string& name) {
-    const std::string path = step_path + "/" + name;
+    const std::string path = changing_step + "/" + name;
     const std::string content = disk.content(path);
     std::string other = content;
     for (char& byte : other) byte = static_cast<char>(byte ^ 0x55);
@@ -95,15 +95,15 @@ std::optional<storage::Compression> any_compression() {
 }
 
 // A step's files as they are on the disk; puts them back.
-class Kept {
+class KeptFiles {
  public:
-  explicit Kept(ChangedMeanwhile& scene) : scene_(scene) {
+  explicit KeptFiles(ChangedMeanwhile& scene) : scene_(scene) {
     for (const std::string& name : scene.names)
-      contents_[name] = scene.disk.content(step_path + "/" + name);
+      contents_[name] = scene.disk.content(changing_step + "/" + name);
   }
   void restore(const std::string& name) const {
-    scene_.disk.erase(step_path + "/" + name);
-    scene_.disk.put(step_path + "/" + name, contents_.at(name));
+    scene_.disk.erase(changing_step + "/" + name);
+    scene_.disk.put(changing_step + "/" + name, contents_.at(name));
   }
 
  private:
@@ -117,7 +117,7 @@ TEST_CASE_METHOD(ChangedMeanwhile, "changed meanwhile: a restore gets what was s
                  "[unit][storage]") {
   save_two(any_compression());
   const bool is_undone = GENERATE(false, true);
-  const Kept kept(*this);
+  const KeptFiles kept(*this);
   std::size_t good = 0, refused = 0;
   for (const std::string& name : names) {
     for (const Change change : changes) {
@@ -147,7 +147,7 @@ TEST_CASE_METHOD(ChangedMeanwhile, "changed meanwhile: a restore gets what was s
 TEST_CASE_METHOD(ChangedMeanwhile, "changed meanwhile: a step that is verified had its bytes",
                  "[unit][storage]") {
   save_two(any_compression());
-  const Kept kept(*this);
+  const KeptFiles kept(*this);
   std::size_t noticed = 0;
   for (const std::string& name : names) {
     for (const Change change : changes) {
@@ -157,7 +157,7 @@ TEST_CASE_METHOD(ChangedMeanwhile, "changed meanwhile: a step that is verified h
         CAPTURE(name, static_cast<int>(change), operation);
         bool is_good = false;
         const auto verify = [&] {
-          const auto report = run(storage::verify_checkpoint(files, step_path));
+          const auto report = run(storage::verify_checkpoint(files, changing_step));
           is_good = report && report->is_good();
         };
         is_reached = during(operation, verify, [&] { make(change, name); }, nullptr);
@@ -165,7 +165,7 @@ TEST_CASE_METHOD(ChangedMeanwhile, "changed meanwhile: a step that is verified h
         if (operation == 0) REQUIRE_FALSE(is_good);
         noticed += is_good ? 0 : 1;
         kept.restore(name);
-        REQUIRE(run(storage::verify_checkpoint(files, step_path))->is_good());
+        REQUIRE(run(storage::verify_checkpoint(files, changing_step))->is_good());
       }
     }
   }
