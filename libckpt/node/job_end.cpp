@@ -192,7 +192,9 @@ Task<void> Job::flush(Time deadline, std::uint32_t failures_max) {
                      fmt::format("flush job {}: {}: {}", all.job, describe(all, awaited), why));
     }
     auto woken = co_await changed_.wait_until(deadline);
-    if (!woken) co_return fail(std::move(woken).error());
+    if (woken) continue;
+    if (is_flushed(false)) break;  // The engine has let the job go: it had ended, or was dropped.
+    co_return fail(std::move(woken).error());
   }
   co_return Status{};
 }

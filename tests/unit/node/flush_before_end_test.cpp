@@ -96,6 +96,21 @@ TEST_CASE("flush before the end: where storage fails it says why, and all goes o
   REQUIRE(scene.disk.exists("/scratch/job/step-000000012/manifest.json"));
 }
 
+TEST_CASE("flush before the end: a job that is let go meanwhile is waited for no longer",
+          "[unit][node]") {
+  CommittedStep scene;
+  test::OneRank& rank = scene.rank;
+  scene.disk.set_hook(
+      [](std::string_view verb, const std::string&) { return verb == "write" ? ENOSPC : 0; });
+  auto flushed = test::start(rank.context, rank.engine->flush(std::chrono::minutes(5), 1000));
+  rank.clock.advance(std::chrono::seconds(10));
+  REQUIRE_FALSE(flushed.is_done());
+  rank.engine->detach(rank.session);
+  REQUIRE(rank.engine->drop("job"));
+  const Status done = test::finish(rank.clock, flushed);
+  REQUIRE((done ? "" : done.error().message()) == "");
+}
+
 TEST_CASE("flush before the end: while nothing goes to storage, trainers capture", "[unit][node]") {
   CommittedStep scene;
   test::OneRank& rank = scene.rank;
