@@ -64,12 +64,22 @@ class Checkpointer:
         self._memory = Memory(job, dir, **options)
         self._ranks = self._memory.session.ranks
         self._temporary_base = _folders.local(temporary_base_path or self._base)
-        self._saver = _saver.Saver(
+        self._saver = self._opened_saver(
             self._base, self._temporary_base, keep_last_temporary_checkpoints,
             delete_old_temp_checkpoints, jax.process_index(), jax.process_count(),
         )  # fmt: skip
         self._step = 0  # That memory was given last.
         self._has_failed = False
+
+    def _opened_saver(self, *arguments):
+        try:
+            return _saver.Saver(*arguments)
+        except errors.InvalidArgument:
+            raise
+        except errors.CheckpointError as error:  # On all processes alike.
+            logger.error("libckpt: no folders are saved below %s: %s; training goes on",
+                         self._base, error)  # fmt: skip
+            return _saver.NoSaver()
 
     def on_step(self, *, tree, step, force=False, metrics=None):
         """Call it after each step. A failure is logged once, and never raised into training.
@@ -86,7 +96,7 @@ class Checkpointer:
             kind = self._ranks.decide(
                 "save", self._policy.decide(step, force), lambda kinds: kinds[0]
             )
-            if kind is not None:
+            if kind is not None and self._saver.is_open:
                 self._saver.save(step, tree, self._policy.saved(step), kind == "temporary")
         except Exception as error:
             log = logger.debug if self._has_failed else logger.error
@@ -99,6 +109,7 @@ class Checkpointer:
         folder, number = newest or (None, None)
         failure = restored = None
         try:
+            self._memory._check_readable()
             restored = _restore.restore(self._memory.session, state, None, strict)
         except errors.NotFound:
             pass
