@@ -25,7 +25,7 @@ has_torch() {
     lightning torchft torchtitan && have_torch=yes
 }
 install_torch() {
-  echo "installing torch and the frameworks around it: 1.3 GB"
+  echo "installing torch and the frameworks around it: 1.6 GB on disk"
   # Torch first, and by its exact version: what comes after it must not fetch another build of it.
   has numpy safetensors pytest xdist || install numpy==2.4.6 safetensors==0.8.0 pytest \
     pytest-xdist==3.8.0 || {
@@ -80,7 +80,7 @@ has_jax() {
   has numpy safetensors pytest xdist jax optax orbax.checkpoint levanter
 }
 install_jax() {
-  echo "installing JAX: 0.9 GB"
+  echo "installing JAX: 0.9 GB on disk"
   has xdist jax || install numpy==2.4.6 safetensors==0.8.0 pytest pytest-xdist==3.8.0 \
     jax==0.10.2 optax==0.2.8 orbax-checkpoint==0.12.8 || {
     tail -n 5 "${python%/bin/*}/install.log"

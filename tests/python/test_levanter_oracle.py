@@ -7,6 +7,7 @@ only its checkpoints are asked.
 
 import datetime
 import importlib.util
+import inspect
 import json
 import os
 import random
@@ -20,6 +21,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
 
+import libckpt  # noqa: E402
 from libckpt import levanter  # noqa: E402
 from libckpt.levanter import _policy  # noqa: E402
 
@@ -140,3 +142,48 @@ def test_the_same_policies_are_refused(stock, tmp_path):
             given = [kind.CheckpointInterval(*each) for each in intervals]
             with pytest.raises(ValueError, match="(?i)step.policies|step policy"):
                 kind.Checkpointer(tmp_path, None, given)
+
+
+def parameters(function):
+    return {name: each.default for name, each in inspect.signature(function).parameters.items()}
+
+
+def test_all_arguments_of_levanter_s_are_taken_or_refused_by_name(stock, tmp_path):
+    """Oracle: the signatures of the real package."""
+    own = parameters(levanter.Checkpointer)
+    assert parameters(stock.Checkpointer).keys() <= own.keys()
+    theirs, own = parameters(stock.load_checkpoint), parameters(levanter.load_checkpoint)
+    for name in theirs.keys() - {"tree", "checkpoint_path"}:
+        assert own[name] == theirs[name]
+    enabled = stock.CheckpointDebugConfig(enabled=True)
+    for name, given in {"keep_params": {"model": True}, "debug": enabled}.items():
+        with pytest.raises(libckpt.Unsupported, match=name):
+            levanter.Checkpointer(tmp_path, **{name: given})
+    for name in ("axis_mapping", "mesh"):
+        with pytest.raises(libckpt.Unsupported, match=f"{name} is not taken"):
+            levanter.load_checkpoint({}, tmp_path, **{name: object()})
+
+
+def test_a_configuration_of_diagnostics_that_is_not_enabled_changes_nothing(
+    stock, runtime, tmp_path
+):
+    made = levanter.Checkpointer(tmp_path, debug=stock.CheckpointDebugConfig())
+    made.abandon()
+
+
+@pytest.mark.parametrize("is_shape", [False, True])
+def test_what_a_checkpoint_lacks_may_stay_as_it_is(runtime, tmp_path, is_shape):
+    made = levanter.Checkpointer(tmp_path, None, [levanter.CheckpointInterval(1)])
+    made.load_or({"a": jnp.zeros(4)})
+    made.on_step(tree={"a": jnp.ones(4)}, step=1)
+    made.wait_until_finished()
+    made.abandon()
+    more = jnp.full(3, 7.0)
+    more = jax.ShapeDtypeStruct(more.shape, more.dtype) if is_shape else more
+    with pytest.raises(libckpt.InvalidArgument, match='"b" is not in the checkpoint'):
+        levanter.load_checkpoint({"a": jnp.zeros(4), "b": more}, tmp_path)
+    found = levanter.load_checkpoint({"a": jnp.zeros(4), "b": more}, tmp_path, allow_partial=True)
+    assert found["a"].tolist() == [1.0] * 4
+    assert found["b"] is more
+    with pytest.raises(libckpt.InvalidArgument):  # Another shape is no lack.
+        levanter.load_checkpoint({"a": jnp.zeros(5)}, tmp_path, allow_partial=True)

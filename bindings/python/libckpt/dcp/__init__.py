@@ -29,7 +29,8 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
 
     checkpoint_id: the default where a call of DCP gives none; "ckpt://JOB" alone opens the job.
     options: those of libckpt.init, for the jobs. raise_on_error: a save into memory that fails
-    raises; else it is logged, and DCP goes on as if it had been made.
+    raises; else it is logged, and DCP goes on as if it had been made. So it is where no daemon can
+    be had: one line says that nothing is captured, and folders are written as ever.
     """
 
     _synchronize_after_execute = False  # stage() returns when the copy is made.
@@ -159,7 +160,10 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
         )
 
     def _job(self, wanted):
-        return _jobs.of(wanted.job, self._options)
+        job = _jobs.of(wanted.job, self._options)
+        if self._may_raise:
+            job.check_may_save()
+        return job
 
     def _folder(self, path):
         return (_folders.Stock if self._is_disabled() else _folders.Folder)(path)

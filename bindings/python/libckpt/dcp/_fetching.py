@@ -46,6 +46,7 @@ def find(job, step):
     """The step, or the newest one, as a Found. All ranks call it. Raises NotFound."""
     session = job.session
     job.has_asked = True
+    job.check_open(step)
     restored, text, failure = session.restore(step=step), None, None
     if session.rank == 0:
         told = restored.items.get(ITEM)

@@ -4,7 +4,7 @@ import logging
 import threading
 
 from libckpt import errors
-from libckpt._init import init
+from libckpt.core import _unopened
 
 logger = logging.getLogger("libckpt")
 
@@ -15,11 +15,21 @@ _jobs = {}  # By name.
 class Job:
     def __init__(self, name, options):
         self.name, self.options = name, options
-        self.session = init(name, raise_on_error=True, **options)
+        self.session, self._unopened = _unopened.opened(name, raise_on_error=True, **options)
         self.session._restorer.warns_of_left = False  # A load may want any part of a checkpoint.
         self.saves = 0  # How many were begun.
         self.has_asked = False  # Whether anything was looked for in it.
         self._has_begun = False
+
+    def check_open(self, step=None):
+        """Raises when the session could not be opened. All ranks call it."""
+        if self._unopened is not None:
+            raise self._unopened.refusal(step)
+
+    def check_may_save(self):
+        """Raises where a failure is to raise, and the session could not be opened."""
+        if self._unopened is not None:
+            raise errors.Unavailable(f"job {self.name}: {self._unopened.error}")
 
     def begin(self):
         """Before each save, on all ranks. A job that was not asked what it has begins anew."""

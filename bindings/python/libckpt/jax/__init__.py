@@ -16,9 +16,9 @@ import logging
 import jax
 
 from libckpt import errors
-from libckpt._init import init, with_keywords
+from libckpt._init import with_keywords
 from libckpt.adapters.jax import _coordinator
-from libckpt.core import _settings
+from libckpt.core import _settings, _unopened
 from libckpt.jax import _capture, _load, _restore
 from libckpt.jax._restore import Restored
 
@@ -31,7 +31,8 @@ class Checkpointer:
     """One for a job; every process opens it, after jax.distributed.initialize() if it calls that.
 
     All processes make the same calls in the same order. `job` is by default LIBCKPT_JOB; `options`
-    are those of libckpt.init; rank and world_size are those of JAX's processes.
+    are those of libckpt.init; rank and world_size are those of JAX's processes. Where no daemon can
+    be had, training goes on without captures, which one line logs; with raise_on_error it raises.
     """
 
     @with_keywords
@@ -44,7 +45,8 @@ class Checkpointer:
                 "can agree on a step: call jax.distributed.initialize() first"
             )
         options.update(rank=rank, world_size=world_size)
-        self.session = init(job, dir, **options)
+        may_raise = options.get("raise_on_error") is True
+        self.session, self._unopened = _unopened.opened(job, dir, may_raise=may_raise, **options)
         self._capture = _capture.Capture()
         self._running = None  # The Ticket of a save whose views may still be held.
 
@@ -94,8 +96,10 @@ class Checkpointer:
         strict: all of it must be in the checkpoint, with its shape and type; else arrays that are
         not stay as they are in `like`.
         Raises NotFound when there is nothing: train from the beginning. After any other failure
-        saves are refused until a restore succeeds, or `session.start_fresh()` is called.
+        saves are refused until a restore succeeds, or `session.start_fresh()` is called. Where no
+        daemon can be had, it raises Unavailable if `dir` has steps of the job, else NotFound.
         """
+        self._check_readable(step)
         restored = _restore.restore(self.session, like, step, strict)
         if self.session.rank == 0:
             logger.warning("libckpt: resumes step %d from %s", restored.step, restored.source_name)
@@ -105,9 +109,16 @@ class Checkpointer:
         """(step, tree) of the newest step, or (default, like) without one."""
         try:
             restored = self.restore(like, strict=strict)
-        except errors.NotFound:
+        except errors.NotFound as error:
+            if self._unopened is not None and self.session.rank == 0:
+                logger.warning("libckpt: training begins at step %s: %s", default, error)
             return default, like
         return restored.step, restored.tree
+
+    def _check_readable(self, step=None):
+        """Raises when the session could not be opened. All processes call it."""
+        if self._unopened is not None:
+            raise self._unopened.refusal(step)
 
     @property
     def latest(self):

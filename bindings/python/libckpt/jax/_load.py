@@ -8,15 +8,16 @@ from libckpt.core.files import _reader
 from libckpt.jax import _capture, _leaves, _restore
 
 
-def load(path, like, strict, prefix=""):
-    """The tree. `prefix`: before the names of its leaves, as "params."."""
+def load(path, like, strict, prefix="", may_lack=False):
+    """The tree. `prefix`: before the names of its leaves, as "params.". may_lack: leaves that the
+    checkpoint lacks stay as they are."""
     leaves, structure = _leaves.named(like)
     with _reader.opened() as read:
         told = {}
         saved_by = read(path, 0, lambda _, items: told.update(items or {}) or [])["world_size"]
         specs, _, plain = _described(told)
         specs, plain = _below(prefix, specs), _below(prefix, plain)
-        arrays, values = _restore.choose(leaves, specs, plain, strict)
+        arrays, values = _restore.choose(leaves, specs, plain, strict, may_lack)
         cells = {}
         for wanted in arrays:
             for cell, (box, _) in wanted.cells.items():

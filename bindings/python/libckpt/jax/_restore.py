@@ -85,7 +85,7 @@ def fill(values, leaves, arrays, cells, plain, strict):
             values[name] = leaves[name]
 
 
-def choose(leaves, specs, plain, strict):
+def choose(leaves, specs, plain, strict, may_lack=False):
     """(arrays to restore, values by name of what stays as it is)."""
     arrays, kept = [], {}
     for name, leaf in leaves.items():
@@ -100,7 +100,8 @@ def choose(leaves, specs, plain, strict):
                 )
             _wanted.check(name, leaf, specs[name])
         except errors.InvalidArgument as error:
-            if strict or isinstance(leaf, jax.ShapeDtypeStruct):
+            is_let_go = may_lack and name not in specs
+            if not is_let_go and (strict or isinstance(leaf, jax.ShapeDtypeStruct)):
                 raise
             logger.warning("libckpt: %s", error)
             kept[name] = leaf

@@ -43,17 +43,22 @@ class Checkpointer:
     """All processes open it, and call it alike. The time is that of process 0.
 
     job: the name of the run; by default LIBCKPT_JOB, or made from the base path. `dir`, for steps
-    on storage besides the folders, and `options` are those of libckpt.init.
+    on storage besides the folders, and `options` are those of libckpt.init. debug: Levanter's
+    configuration of diagnostics that is not enabled, or libckpt's own option, True or False.
     """
 
     @with_keywords
     def __init__(
         self, base_path, save_interval=None, step_policies=(), *, temporary_base_path=None,
         keep_params=True, dt_now_injection=None, delete_old_temp_checkpoints=True,
-        keep_last_temporary_checkpoints=1, job=None, dir=None, **options,
+        keep_last_temporary_checkpoints=1, debug=None, job=None, dir=None, **options,
     ):  # fmt: skip
-        if not keep_params:
-            raise errors.Unsupported("keep_params=False: parameters are always saved")
+        if keep_params is not True:
+            raise errors.Unsupported(
+                f"keep_params={keep_params!r}: all of the tree is saved: leave that out, and give "
+                "on_step a tree without what you do not want"
+            )
+        options |= _own_debug(debug)
         if keep_last_temporary_checkpoints < 0:
             raise ValueError("keep_last_temporary_checkpoints: at least 0 is wanted")
         self._policy = Policy(save_interval, step_policies, dt_now_injection)
@@ -64,12 +69,22 @@ class Checkpointer:
         self._memory = Memory(job, dir, **options)
         self._ranks = self._memory.session.ranks
         self._temporary_base = _folders.local(temporary_base_path or self._base)
-        self._saver = _saver.Saver(
+        self._saver = self._opened_saver(
             self._base, self._temporary_base, keep_last_temporary_checkpoints,
             delete_old_temp_checkpoints, jax.process_index(), jax.process_count(),
         )  # fmt: skip
         self._step = 0  # That memory was given last.
         self._has_failed = False
+
+    def _opened_saver(self, *arguments):
+        try:
+            return _saver.Saver(*arguments)
+        except errors.InvalidArgument:
+            raise
+        except errors.CheckpointError as error:  # On all processes alike.
+            logger.error("libckpt: no folders are saved below %s: %s; training goes on",
+                         self._base, error)  # fmt: skip
+            return _saver.NoSaver()
 
     def on_step(self, *, tree, step, force=False, metrics=None):
         """Call it after each step. A failure is logged once, and never raised into training.
@@ -86,7 +101,7 @@ class Checkpointer:
             kind = self._ranks.decide(
                 "save", self._policy.decide(step, force), lambda kinds: kinds[0]
             )
-            if kind is not None:
+            if kind is not None and self._saver.is_open:
                 self._saver.save(step, tree, self._policy.saved(step), kind == "temporary")
         except Exception as error:
             log = logger.debug if self._has_failed else logger.error
@@ -99,6 +114,7 @@ class Checkpointer:
         folder, number = newest or (None, None)
         failure = restored = None
         try:
+            self._memory._check_readable()
             restored = _restore.restore(self._memory.session, state, None, strict)
         except errors.NotFound:
             pass
@@ -155,15 +171,41 @@ def discover_latest_checkpoint(path, max_step=None):
     return _folders.discover(path, max_step)
 
 
-def load_checkpoint(state, path, discover_latest=True, *, subpath=None, strict=True):
+def load_checkpoint(
+    state, path, discover_latest=True, *, subpath=None, axis_mapping=None, mesh=None,
+    allow_partial=False, strict=True,
+):  # fmt: skip
     """The tree of the checkpoint at the path, on the shardings of `state`. The path may be a parent
     folder: the newest complete one below it is taken. `subpath`: the part of the saved tree that
-    `state` is, as "model". Raises FileNotFoundError without a checkpoint."""
+    `state` is, as "model". allow_partial: leaves that the checkpoint lacks stay as they are. With
+    strict=False those of another shape or type do, too. Raises FileNotFoundError without a
+    checkpoint."""
+    for name, given in {"axis_mapping": axis_mapping, "mesh": mesh}.items():
+        if given is not None:
+            raise errors.Unsupported(
+                f"load {path}: {name} is not taken: give `state` as arrays, or as "
+                "jax.ShapeDtypeStruct, with the shardings that are wanted"
+            )
     path = _folders.local(path)
     found = _folders.discover(path) if discover_latest else path
     if found is None or not is_checkpoint_path(found):
         raise FileNotFoundError(f"load {path}: no complete checkpoint lies there")
-    return _load.load(found, state, strict, f"{subpath}." if subpath else "")
+    prefix = f"{subpath}." if subpath else ""
+    return _load.load(found, state, strict, prefix, may_lack=allow_partial)
+
+
+def _own_debug(given):
+    """libckpt's option, from what may be Levanter's CheckpointDebugConfig."""
+    if given is None:
+        return {}
+    if not hasattr(given, "enabled"):
+        return {"debug": given}
+    if given.enabled:
+        raise errors.Unsupported(
+            "debug: Levanter's diagnostics watch its own writer, which is not used here: leave "
+            "them disabled; debug=True is libckpt's own option"
+        )
+    return {}
 
 
 def initialize_from(model, path, *, subpath="model"):

@@ -32,6 +32,7 @@ class Checkpointer:
         dt_now_injection: Callable[[], datetime.datetime] | None = None,
         delete_old_temp_checkpoints: bool = True,
         keep_last_temporary_checkpoints: int = 1,
+        debug: Any = None,
         job: str | None = None,
         dir: Path | None = None,
         **options: Unpack[Options],
@@ -52,6 +53,9 @@ def load_checkpoint(
     discover_latest: bool = True,
     *,
     subpath: str | None = None,
+    axis_mapping: None = None,
+    mesh: None = None,
+    allow_partial: bool = False,
     strict: bool = True,
 ) -> Any: ...
 def initialize_from(model: Any, path: Path, *, subpath: str = "model") -> Any: ...

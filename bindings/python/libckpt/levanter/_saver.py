@@ -14,6 +14,8 @@ from libckpt.levanter import _folders
 
 
 class Saver:
+    is_open = True
+
     def __init__(self, base, temporary_base, keep_temporary, deletes_old, rank, world_size):
         self._base, self._temporary_base = pathlib.Path(base), pathlib.Path(temporary_base)
         self._private = self._base / PRIVATE
@@ -97,6 +99,18 @@ class Saver:
             else:
                 _leftovers.log_dropped(self.folder(metadata))
         self._work.drop_all()
+
+
+class NoSaver:
+    """In its place, where none can be had."""
+
+    is_open = False
+
+    def settle(self, wait=False):
+        """Nothing is on its way."""
+
+    def close(self):
+        """Nothing is open."""
 
 
 class _Publish:

@@ -14,7 +14,8 @@ import pickle
 import torch
 
 from libckpt import errors
-from libckpt._init import init, with_keywords
+from libckpt._init import with_keywords
+from libckpt.core import _unopened
 from libckpt.core._ranks import counted
 from libckpt.core.files import _publish_queue
 from libckpt.ticket import said
@@ -36,15 +37,17 @@ class LocalCheckpointManager:
         self.latest_iteration = -1
         self._root = os.path.realpath(root_local_ckpt_dir)
         self._options = options
-        self._session, self._restored = None, None
+        self._session, self._unopened, self._restored = None, None, None
 
     @property
     def session(self):
-        """Opened when it is first needed: the process groups exist by then."""
+        """Opened when it is first needed: the process groups exist by then. Where no daemon can be
+        had, it captures nothing, and Megatron goes on with its global checkpoints."""
         if self._session is None:
             directory = os.path.join(self._root, self.session_id)
             job = _publish_queue.job_of("megatron-local", os.path.basename(directory), directory)
-            self._session = init(job, **{**self._options, "allow_pickle": True})
+            options = {**self._options, "allow_pickle": True}
+            self._session, self._unopened = _unopened.opened(job, **options)
         return self._session
 
     @property
@@ -77,6 +80,8 @@ class LocalCheckpointManager:
                 state_dict.insert_tensors(tensors)
             items = {"hollow": _as_tensor(hollow), "tensors": [each.detach() for each in tensors]}
             ticket = self.session.save(iteration, items)
+            if self._unopened is not None:
+                return None  # The opening has logged it.
             return None if ticket else f"the save {said(ticket.outcome)}"
         except Exception as error:  # Training goes on, whatever it is.
             return error

@@ -1,5 +1,5 @@
 """Reader: brings tensors of a published checkpoint to where they belong, without a session of its
-job. The checksum of every byte is verified.
+job, and without a daemon. The checksum of every byte is verified.
 """
 
 import contextlib
@@ -14,7 +14,10 @@ from libckpt.core import _launch, _settings, _structure
 def opened():
     """A function `read(path, rank, choose)`: it brings what `choose(tensors, structure)` answers,
     of the shard that the rank saved. Tensors and answer are those of the native library."""
-    options = {"job": f"reader-{os.getpid()}-{secrets.token_hex(4)}", "rank": 0, "world_size": 1}
+    options = {
+        "job": f"reader-{os.getpid()}-{secrets.token_hex(4)}", "rank": 0, "world_size": 1,
+        "embedded": True, "is_alone": True,
+    }  # fmt: skip
     options, _ = _launch.complete(options)
     client = _native.Client(options)
 
