@@ -1,5 +1,6 @@
 """Checks of the C++ sources: floors, sizes, names, coroutines, tests."""
 
+import ast
 import re
 
 import cpp_text
@@ -83,6 +84,14 @@ def functions(tree):
         for first, last, _, _ in cpp_text.functions(tree.text(path)):
             if last - first + 1 > LINES_OF_FUNCTION_MAX:
                 findings.append(f"{path}:{first}: a function of {last - first + 1} lines, "
+                                f"at most {LINES_OF_FUNCTION_MAX}")
+    for path in tree.files(".py", under=("bindings/",)):
+        for node in ast.walk(ast.parse(tree.text(path))):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            count = node.end_lineno - node.lineno + 1
+            if count > LINES_OF_FUNCTION_MAX:
+                findings.append(f"{path}:{node.lineno}: a function of {count} lines, "
                                 f"at most {LINES_OF_FUNCTION_MAX}")
     return findings
 
