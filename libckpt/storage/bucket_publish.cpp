@@ -213,7 +213,7 @@ Task<PublishOutcome> publish_in_bucket(Site site, PublishOrder order,
   // Step 4.
   Status whole = co_await check_attempt(site, order, manifest);
   if (!whole) {
-    // When nobody answers, it may be whole: it stays, and the next catalog tells.
+    // When nobody answers, it may be whole: it stays, and the next catalog shows it.
     Status undone;
     if (whole.error().code() == Errc::corruption)
       undone = co_await take_back(site, path, bytes_of_text(text), std::move(before));

@@ -184,6 +184,11 @@ _NAMES = [
     (re.compile(r"\bPFN_\w+_v(?:12(?:09|[1-9]\d)\d|1[3-9]\d{3})\b"),
      "a type that headers of CUDA 12.8 do not have"),
 ]
+# A question may begin so: "Who has it?".
+_SUBJECTS = [
+    (re.compile(r"(?<=// )(?:Who|Whoever) (?![^.\n]*\?)[a-z]+|//.*\. (?:Who|Whoever) [a-z]+"),
+     "a sentence whose subject is a clause"),
+]
 _IN_TESTS = [
     (re.compile(r"\bthis_thread::sleep_\w+|\busleep\s*\(|(?<![\w.>])sleep\s*\("),
      "a test that sleeps"),
@@ -200,6 +205,7 @@ def words(tree):
         if path.endswith(SOURCES):
             code = cpp_text.code_only(text)
             _search(findings, path, code, _NAMES)
+            _search(findings, path, text, _SUBJECTS)
             # Those with real processes may have to wait for one.
             if path.startswith("tests/") and not path.startswith(("tests/crash", "tests/cluster")):
                 _search(findings, path, code, _IN_TESTS)
