@@ -131,7 +131,8 @@ void Coordinator::begin(const format::Start& start, const ClusterView& view, Tim
   }
   is_asked_again_ = has_trained_ = false;
   // A flush of an abandoned timeline must not be published over this one. Why it failed, and for
-  // how long it was to wait, says nothing of this timeline's steps. Of the base it is still true.
+  // how long it was to wait, says nothing of this timeline's steps. They are still true of the
+  // base.
   forget_flush();
   forget_flush_pause();
   const bool is_base_stored = decree_.durable >= not_stored_;

@@ -42,7 +42,7 @@ void log_restored(const Restored& restored) {
   }
 }
 
-// One line. Whoever forgot a mount, or lost a step, must not find out by the loss curve.
+// One line. A user who forgot a mount, or lost a step, must not learn it from the loss curve.
 void log_begins_anew(const Options& options, const Error& error) {
   if (error.text().find(format::nothing_seen) != std::string::npos) {
     log_info("job {} begins anew: there is no checkpoint in memory{}", options.job,

@@ -19,7 +19,7 @@ namespace {
 
 constexpr Duration hello_time = std::chrono::seconds(10);
 constexpr Duration answer_time = std::chrono::seconds(30);
-// Whoever asks for the status waits so long for storage.
+// A question for the status waits so long for storage.
 constexpr Duration look_time = std::chrono::seconds(3);
 // A tool that reads a step may write slowly, or stand still for a while.
 constexpr Duration reading_time = std::chrono::minutes(10);

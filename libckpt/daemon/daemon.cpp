@@ -313,7 +313,7 @@ Task<void> Daemon::prepare_end(std::string why, Duration deadline, bool flush) {
   Status flushed;
   if (flush) {
     // A person is informed soon and may free space. Nobody answers a signal, so all its time is
-    // used, unless the directory belongs to another daemon or run by now: that is told at once.
+    // used, unless the directory belongs to another daemon or run by now: that is logged at once.
     const std::uint32_t failures_max =
         must_end_ ? std::numeric_limits<std::uint32_t>::max() : stop_failures_max;
     auto done = co_await engine_->flush(deadline, failures_max);

@@ -35,7 +35,7 @@ struct Shared {
   std::atomic<bool> is_quiet{true};
 };
 
-// Then its calls would wait inside NCCL.
+// NCCL_COMM_BLOCKING=1 makes calls wait inside NCCL, where no deadline reaches them.
 Status check_environment() {
   const char* const set = std::getenv("NCCL_COMM_BLOCKING");
   if (set == nullptr || std::string_view(set) != "1") return {};

@@ -349,7 +349,7 @@ bool Agreement::adopt(const format::Decree& decree) {
   facts_.decree = decree;
   facts_.decree.start = std::move(start);
   facts_.history = agree::merge(facts_.history, decree.history);
-  // The trainers that have begun since were told.
+  // The trainers that have begun since were notified.
   if (agree::newest_timeline(facts_.history) > overtaken_since_) overtaken_.clear();
   facts_.restore_counts = agree::fill_in(decree.restore_counts, facts_.restore_counts);
   if (facts_.committed && facts_.is_fenced(*facts_.committed)) facts_.committed.reset();

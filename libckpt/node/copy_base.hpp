@@ -21,8 +21,8 @@ struct CopiesSent {
   std::uint64_t bytes_unchanged = 0;  // Named instead: the peers had them.
 };
 
-// Whether SAME may name Chunks of the earlier one: of the same rank, timeline and tensors. What a
-// node believes of another timeline may be from before a restore.
+// Whether SAME may name Chunks of the earlier one: of the same rank, timeline and tensors. The
+// beliefs of a node on another timeline may be from before a restore.
 bool is_base(const format::ShardRecord& earlier, const format::ShardRecord& record);
 
 // The slot is sealed, and leased from here on.

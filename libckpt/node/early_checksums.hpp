@@ -1,7 +1,7 @@
 // EarlyChecksums: checksums of a Slot's Chunks, taken as its bytes arrive.
 //
-// A trainer that copies from a GPU tells how far it has come. Its word is not trusted: where it was
-// too early, the checksum does not match, and the copy is found bad at its first reading.
+// A trainer that copies from a GPU reports how far it has come. Its word is not trusted: where it
+// was too early, the checksum does not match, and the copy is found bad at its first reading.
 //
 // Threads:  the engine's. Lifetime: the coroutine holds it, and the Slot.
 #pragma once

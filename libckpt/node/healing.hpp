@@ -4,8 +4,8 @@
 //   copies   a copy that was quarantined comes again: from a peer that has one, else from storage
 //   files    a rank's stored files that are damaged are written anew from a Slot of this node
 //
-// All of it goes on in the background, one shard at a time, and gives up after some tries. What
-// needs storage has a coroutine of its own: storage that hangs holds up nothing else.
+// All of it goes on in the background, one shard at a time, and gives up after some tries. Work
+// on storage has a coroutine of its own: storage that hangs holds up nothing else.
 //
 // Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
 #pragma once

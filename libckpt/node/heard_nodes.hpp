@@ -44,13 +44,13 @@ class HeardNodes {
     std::optional<format::Decree> decree;
     std::uint64_t boot = 0, stated = 0;
   };
-  struct Job {  // As a node sent it.
+  struct GivenJob {  // What a node was given, as it sent it.
     format::RunId run;
     std::uint64_t incarnation = 0;
     Digest members;
   };
   std::map<std::string, Heard> heard_;  // The newest of each node.
-  std::map<std::string, Job> jobs_;
+  std::map<std::string, GivenJob> jobs_;
 };
 
 }  // namespace ckpt::node

@@ -312,8 +312,8 @@ void JobStorage::forget_catalog() {
   life_.touch();
 }
 
-// Of an abandoned step, which no restore reads again, damage keeps retention from deleting it. What
-// memory here has is healed from there. All else is found again by the restore that meets it.
+// Damage keeps retention from deleting an abandoned step, which no restore reads again. Memory here
+// heals the steps that it has. A restore finds all other damage again when it meets it.
 void JobStorage::forget_verdicts() {
   const auto may_be_mended = [&](format::ShardId id) {
     bool is_held = false;

@@ -351,7 +351,7 @@ Task<void> RestoreRunner::offer(std::uint32_t rank, SessionId id, format::Start 
   co_return answer;
 }
 
-// Tells the trainer at once, and then now and then, how far the Slot is that it waits for.
+// Reports to the trainer, at once and then now and then, how far the Slot is that it waits for.
 BytesVerified RestoreRunner::send_filling(SessionId id, std::string source_name,
                                           std::uint64_t bytes_total) {
   struct Progress {

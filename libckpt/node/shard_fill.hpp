@@ -2,9 +2,10 @@
 //
 //   own memory -> peers -> storage -> the good Chunks of all that was found damaged
 //
-// Each source brings the Chunks that are still missing, each verified on arrival. What has come
-// stays when a source fails: copies that are damaged in different Chunks make one good shard. All
-// of them are of the record that was agreed on, so that its checksums say which Chunks are good.
+// Each source brings the Chunks that are still missing, each verified on arrival. A Chunk that has
+// come stays when a source fails: copies that are damaged in different Chunks make one good shard.
+// All of them are of the record that was agreed on, so that its checksums say which Chunks are
+// good.
 //
 // Threads: the engine's. Lifetime: that of one restore of one rank, whose coroutine holds the Job.
 #pragma once

@@ -2,7 +2,7 @@
 // nodes.
 //
 // It knows where bytes lie and which state they are in, and keeps the memory budget. It decides
-// nothing: Job tells it what to free.
+// nothing: Job says what to free.
 // Threads: the engine's. Lifetime: its Slots are shared with Leases and may outlive it.
 #pragma once
 

@@ -38,13 +38,13 @@ class StoredPlace {
   GoneSteps::Listing begin_listing() { return gone_.begin_listing(); }
   void adopt(storage::Catalog catalog, GoneSteps::Listing listing);  // A catalog of all steps.
   void forget() { checkpoints_.clear(); }
-  // For `ckpt gc`. What was recorded last is not written again; a failure is logged.
+  // For `ckpt gc`. The rule recorded last is not written again; a failure is logged.
   asio::awaitable<void> record_retention(storage::RetentionRule rule);
 
   const std::vector<storage::Checkpoint>& checkpoints() const { return checkpoints_; }
   const std::vector<storage::Rejected>& rejected() const { return rejected_; }
   storage::Catalog catalog() const { return {checkpoints_, rejected_}; }
-  // Steps that somebody has removed. Whoever lists the place looks for them before retention.
+  // Steps that somebody has removed. They are looked for before retention.
   void look_for_gone(const storage::Catalog& catalog, GoneSteps::Listing listing) {
     gone_.look(catalog, listing, directory_);
   }

@@ -36,7 +36,7 @@ Errc classify_storage_error(int error) {
 }
 
 Unexpected storage_failure(int error, std::string text, std::source_location where) {
-  // Whoever reads it asks first who was refused.
+  // A reader asks first who was refused.
   if (error == EACCES || error == EPERM) text += " as user id " + std::to_string(::geteuid());
   return fail(classify_storage_error(error), std::move(text),
               std::error_code(error, std::generic_category()), where);

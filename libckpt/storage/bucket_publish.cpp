@@ -121,6 +121,7 @@ Task<void> check_attempt(Site site, PublishOrder order, std::shared_ptr<const Ma
 // Undoes step 3, unless somebody has replaced it meanwhile.
 Task<void> take_back(Site site, std::string path, std::vector<std::byte> ours,
                      std::optional<Standing> before) {
+  CKPT_ASSERT(!ours.empty());
   CKPT_CO_TRY(const os::TaggedBytes now,
               co_await site.objects()->read_tagged(path, format::manifest_bytes_max));
   if (now.bytes != ours) co_return Status();
@@ -155,6 +156,7 @@ Task<void> announce(Site site, PublishOrder order, PublishOutcome published) {
 // Step 5.
 Task<void> discard_replaced(Site site, PublishOrder order, std::string name,
                             const Standing& before) {
+  CKPT_ASSERT(before.manifest.at.timeline <= order.at.timeline);
   std::set<std::string> replaced;
   for (const format::ManifestShard& shard : before.manifest.shards) {
     const auto work = parse_attempt_folder(before.manifest.at.step,
@@ -174,6 +176,8 @@ Task<void> discard_replaced(Site site, PublishOrder order, std::string name,
 
 Task<PublishOutcome> publish_in_bucket(Site site, PublishOrder order,
                                        std::shared_ptr<const Manifest> manifest) {
+  CKPT_ASSERT(site.objects() != nullptr);
+  CKPT_ASSERT(manifest->at == order.at);
   PublishOutcome published;
   published.name = step_directory_name(order.at.step);
   published.bytes = describe(*manifest, {}).bytes;
@@ -183,6 +187,8 @@ Task<PublishOutcome> publish_in_bucket(Site site, PublishOrder order,
   CKPT_CO_TRY(auto before, co_await read_standing(site, path));
   if (before) {
     CKPT_CO_CHECK(check_standing(order, *manifest, before->manifest));
+    CKPT_ASSERT(before->manifest.run == manifest->run);
+    CKPT_ASSERT(before->manifest.at.timeline <= manifest->at.timeline);  // The newest one stands.
     published.was_there = is_same_attempt(*manifest, before->manifest);
   }
 
@@ -207,7 +213,7 @@ Task<PublishOutcome> publish_in_bucket(Site site, PublishOrder order,
   // Step 4.
   Status whole = co_await check_attempt(site, order, manifest);
   if (!whole) {
-    // When nobody answers, it may be whole: it stays, and the next catalog tells.
+    // When nobody answers, it may be whole: it stays, and the next catalog shows it.
     Status undone;
     if (whole.error().code() == Errc::corruption)
       undone = co_await take_back(site, path, bytes_of_text(text), std::move(before));

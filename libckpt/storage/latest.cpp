@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/assert.hpp"
 #include "base/log.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/run_directory.hpp"
@@ -46,6 +47,8 @@ Task<bool> mend_latest(Site site, format::RunId run, Catalog catalog, std::uint6
   if (!marked) co_return false;  // Which is the newest cannot be known.
   const Checkpoint* const newest_checkpoint = newest_living(catalog);
   const std::string newest = newest_checkpoint ? newest_checkpoint->name : std::string();
+  CKPT_ASSERT(newest_checkpoint == nullptr || !newest_checkpoint->is_abandoned);
+  CKPT_ASSERT(newest_checkpoint == nullptr || parse_step_directory(newest).has_value());
   if (newest == *known) co_return false;
   if (newest_checkpoint && is_unread_newer_step(catalog, *known, newest_checkpoint->at.step))
     co_return false;
@@ -54,6 +57,7 @@ Task<bool> mend_latest(Site site, format::RunId run, Catalog catalog, std::uint6
     const std::string manifest = os::join(site.at(*known), format::manifest_name);
     const auto named = co_await site.files().status(manifest);
     if (named || named.error().code() != Errc::not_found) co_return false;
+    CKPT_ASSERT(parse_step_directory(*known).has_value());  // A file of others stays.
     CKPT_CO_CHECK(co_await site.files().remove_file(site.at(latest_name)));
   } else {
     const std::string aside = aside_name("." + std::string(latest_name), attempt);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/assert.hpp"
 #include "storage/attempt.hpp"
 #include "storage/bucket_removal.hpp"
 
@@ -41,13 +42,16 @@ bool is_old(std::optional<Duration> age, Duration left_after) {
 
 // None: it is a checkpoint, or gone.
 Task<std::optional<Attempt>> measure_in_bucket(Site site, std::string name) {
-  const WorkDirectory work = parse_work_directory(name).value();
+  const auto parsed = parse_work_directory(name);
+  CKPT_ASSERT(parsed.has_value());
+  const WorkDirectory work = *parsed;
   CKPT_CO_TRY(const bool is_published, co_await is_published_attempt(site, work));
   if (is_published) co_return std::optional<Attempt>();
   const std::string directory = attempt_path(site, name);
   CKPT_CO_TRY(const auto objects, co_await site.objects()->list_below(directory));
   CKPT_CO_TRY(const auto uploads, co_await site.objects()->list_uploads_below(directory));
   if (objects.empty() && uploads.empty()) co_return std::optional<Attempt>();
+  CKPT_ASSERT(!objects.empty() || !uploads.empty());  // Else nothing would make it a young one.
   Attempt attempt;
   attempt.name = name;
   attempt.at = work.at;

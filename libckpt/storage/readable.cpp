@@ -22,7 +22,7 @@ Task<void> check_file(Site site, std::string path) {
 
 Task<void> check_readable(Site site, std::string name,
                           std::shared_ptr<const format::Manifest> manifest) {
-  if (site.objects() != nullptr) co_return Status();  // Whoever may list a bucket may read it.
+  if (site.objects() != nullptr) co_return Status();  // One who may list a bucket may read it.
   for (const format::ManifestShard& shard : manifest->shards) {
     const std::string directory = shard_directory(site.at(name), shard);
     if (!shard.embedded)

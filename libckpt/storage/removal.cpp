@@ -74,6 +74,8 @@ Task<Contents> contents_of(Site site, std::string name,
 // next time which files were ours.
 Task<void> empty_directory(Site site, std::string name,
                            std::shared_ptr<const format::Manifest> manifest) {
+  // Without a manifest only the files of an attempt are known by their names.
+  CKPT_ASSERT(manifest != nullptr || parse_work_directory(name).has_value());
   const std::string directory = site.at(name);
   CKPT_CO_TRY(const Contents contents, co_await contents_of(site, name, manifest));
   for (std::size_t index = 0; index < contents.ours.size(); ++index) {
@@ -97,6 +99,8 @@ Task<void> empty_directory(Site site, std::string name,
 // Replaces steps 3 to 5.
 Task<void> remove_in_place(Site site, std::string name,
                            std::shared_ptr<const format::Manifest> manifest) {
+  CKPT_ASSERT(manifest != nullptr);  // Else its other files would stay for good.
+  CKPT_ASSERT(parse_step_directory(name).has_value());
   CKPT_CO_CHECK(co_await remove_if_there(site, os::join(site.at(name), format::manifest_name)));
   CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(name)));
   Status emptied = co_await empty_directory(site, name, manifest);
@@ -116,6 +120,9 @@ Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std
   }
   Status readable = co_await check_readable(site, name, manifest);
   if (!readable) co_return fail(std::move(readable).error().context("delete " + name));
+
+  CKPT_ASSERT(manifest->run == run);
+  CKPT_ASSERT(!manifest->shards.empty());  // The hidden name is made from the first.
 
   // Step 2.
   Event event;
@@ -166,6 +173,7 @@ Task<void> discard_work_directory(Site site, std::string name, std::string reaso
   if (!parsed) {
     co_return fail(Errc::invalid_argument, "discard " + name + ": it is no work directory's name");
   }
+  CKPT_ASSERT(!parse_step_directory(name));  // A checkpoint goes by remove_checkpoint alone.
   if (site.objects() != nullptr) {
     auto done = co_await discard_attempt(site, name, std::move(reason));
     if (!done) co_return fail(std::move(done).error());
@@ -223,6 +231,7 @@ bool is_stale(const StaleAttempts& stale, const std::string& name) {
 // A process that had it open by its name, to write or publish, cannot mistake the remains for the
 // whole. Returns false if it stays: it has foreign files, or somebody else took it.
 Task<bool> take_away(Site site, std::string name) {
+  CKPT_ASSERT(!parse_step_directory(name));
   auto manifest = co_await read_manifest(site, name);
   const std::shared_ptr<const format::Manifest> trusted =
       manifest ? std::move(manifest).value() : nullptr;
@@ -232,6 +241,8 @@ Task<bool> take_away(Site site, std::string name) {
   if (contents->has_foreign) co_return false;
   const WorkDirectory work = parse_work_directory(name).value();
   std::string hidden = work_directory_name(work.at, ~work.attempt);
+  CKPT_ASSERT(hidden != name);  // It must lead nowhere for a process that has the old name.
+  CKPT_ASSERT(parse_work_directory(hidden).has_value());
   constexpr auto no_replace = os::RenameMode::no_replace;
   Status renamed = co_await site.files().rename(site.at(name), site.at(hidden), no_replace);
   if (!renamed && renamed.error().code() == Errc::not_found) co_return false;

@@ -25,7 +25,7 @@ enum class Claimed : std::uint8_t {
 
 Task<Claimed> claim_timeline(Site site, Claim claim);
 
-// Discards the claims of timelines below it.
+// Discards the claims of timelines that are lower than `timeline`.
 Task<void> discard_claims(Site site, std::uint64_t timeline);
 
 }  // namespace ckpt::storage

@@ -1,5 +1,6 @@
 """Checks of the C++ sources: floors, sizes, names, coroutines, tests."""
 
+import ast
 import re
 
 import cpp_text
@@ -104,6 +105,14 @@ def functions(tree):
             if last - first + 1 > LINES_OF_FUNCTION_MAX:
                 findings.append(f"{path}:{first}: a function of {last - first + 1} lines, "
                                 f"at most {LINES_OF_FUNCTION_MAX}")
+    for path in tree.files(".py", under=("bindings/",)):
+        for node in ast.walk(ast.parse(tree.text(path))):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            count = node.end_lineno - node.lineno + 1
+            if count > LINES_OF_FUNCTION_MAX:
+                findings.append(f"{path}:{node.lineno}: a function of {count} lines, "
+                                f"at most {LINES_OF_FUNCTION_MAX}")
     return findings
 
 
@@ -195,6 +204,11 @@ _NAMES = [
     (re.compile(r"\bPFN_\w+_v(?:12(?:09|[1-9]\d)\d|1[3-9]\d{3})\b"),
      "a type that headers of CUDA 12.8 do not have"),
 ]
+# A question may begin so: "Who has it?".
+_SUBJECTS = [
+    (re.compile(r"(?<=// )(?:Who|Whoever) (?![^.\n]*\?)[a-z]+|//.*\. (?:Who|Whoever) [a-z]+"),
+     "a sentence whose subject is a clause"),
+]
 _IN_TESTS = [
     (re.compile(r"\bthis_thread::sleep_\w+|\busleep\s*\(|(?<![\w.>])sleep\s*\("),
      "a test that sleeps"),
@@ -211,6 +225,7 @@ def words(tree):
         if path.endswith(SOURCES):
             code = cpp_text.code_only(text)
             _search(findings, path, code, _NAMES)
+            _search(findings, path, text, _SUBJECTS)
             # Those with real processes may have to wait for one.
             if path.startswith("tests/") and not path.startswith(("tests/crash", "tests/cluster")):
                 _search(findings, path, code, _IN_TESTS)

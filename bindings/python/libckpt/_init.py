@@ -14,53 +14,20 @@ FALSE = ("0", "false", "no", "off", "")
 
 
 def init(
-    job=None,
-    dir=None,
-    *,
-    guard=None,
-    save_mem_interval=None,
-    save_storage_interval=None,
-    max_ckpt_num=None,
-    keep=None,
-    keep_every=None,
-    keep_best=None,
-    best_metric=None,
-    best_mode=None,
-    compression=None,
-    raise_on_error=None,
-    allow_pickle=None,
-    debug=None,
-    memory_budget=None,
-    replicas=None,
-    own_slots=None,
-    blob_capacity=None,
-    copy_threads=None,
-    gpu_copy_rate=None,
-    gpu_gap=None,
-    gpu_gather=None,
-    gpu_check=None,
-    flush_rate=None,
-    replica_rate=None,
-    skip_unchanged=None,
-    yield_=None,
-    checksum_in_copy=None,
-    compare_copies=None,
-    rank=None,
-    world_size=None,
-    nodes=None,
-    node=None,
-    incarnation=None,
-    secret_file=None,
-    interface=None,
-    port=None,
-    runtime_dir=None,
-    daemon_path=None,
-    embedded=None,
-    log_file_path=None,
-    disable=None,
-    open_deadline=None,
-    restore_deadline=None,
-):
+    job=None, dir=None, *, guard=None,
+    save_mem_interval=None, save_storage_interval=None,
+    max_ckpt_num=None, keep=None, keep_every=None, keep_best=None,
+    best_metric=None, best_mode=None, compression=None,
+    raise_on_error=None, allow_pickle=None, debug=None,
+    memory_budget=None, replicas=None, own_slots=None, blob_capacity=None,
+    copy_threads=None, gpu_copy_rate=None, gpu_gap=None, gpu_gather=None, gpu_check=None,
+    flush_rate=None, replica_rate=None, skip_unchanged=None, yield_=None,
+    checksum_in_copy=None, compare_copies=None,
+    rank=None, world_size=None, nodes=None, node=None, incarnation=None,
+    secret_file=None, interface=None, port=None, runtime_dir=None, daemon_path=None,
+    embedded=None, log_file_path=None, disable=None,
+    open_deadline=None, restore_deadline=None,
+):  # fmt: skip
     """Opens a session for this rank of `job`; the node's daemon is started when none runs.
 
     job: the name of the run; by default LIBCKPT_JOB.
@@ -84,16 +51,20 @@ def init(
     """
     # An option that is a word of Python's own has an underscore behind it there.
     given = {key.removesuffix("_"): v for key, v in locals().items() if v is not None}
+    return _open(given)
+
+
+def _open(given):
     if "max_ckpt_num" in given and "keep" in given:
         raise errors.InvalidArgument("give max_ckpt_num or keep: they are the same")
     _check(given)
-    given["job"] = _settings.job(job)
+    given["job"] = _settings.job(given.get("job"))
     if "keep" in given:
         given["max_ckpt_num"] = given.pop("keep")
     if "keep_every" in given:
         given["keep_every"] = _settings.intervals_as_text(given["keep_every"])
-    if dir is not None:
-        given["dir"] = _settings.absolute(dir)
+    if "dir" in given:
+        given["dir"] = _settings.absolute(given["dir"])
     raise_on_error = given.pop("raise_on_error", _configured_flag("raise_on_error"))
     allow_pickle = given.pop("allow_pickle", False)
     debug = given.pop("debug", os.environ.get("LIBCKPT_DEBUG") == "1")

@@ -142,7 +142,7 @@ class Session:
     # --- restoring ---
 
     def agree(self, what, error):
-        """Returns when no rank tells an error; else all of them raise. All ranks call it."""
+        """Returns when no rank reports an error; else all of them raise. All ranks call it."""
         self._check_open()
         self.ranks.agree(what, error)
 

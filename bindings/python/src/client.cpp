@@ -80,8 +80,8 @@ constexpr const char* structure_blob = "libckpt.items";
 // For so long at a time a wait keeps others waiting, too.
 constexpr std::chrono::milliseconds wait_turn{10};
 
-// Runs the handlers of signals that have come, which Python runs on its main thread only. Of the
-// GIL, which others may have for long, it wants no more than a person notices.
+// Runs the handlers of signals that have come, which Python runs on its main thread only. It takes
+// the GIL, which others may have for long, only as often as a person notices.
 class SignalHandlers {
  public:
   void run_now_and_then() {

@@ -58,7 +58,7 @@ class Places {
 };
 
 // Where those of `parts` lie that are tensors: for each its address and its bytes, as native 64-bit
-// numbers one behind the other. None: one of them does not tell it so.
+// numbers one behind the other. None: one of them does not give it so.
 nanobind::object memory_of(const nanobind::object& api, const nanobind::handle& tensor_type,
                            const nanobind::list& parts);
 

@@ -111,8 +111,8 @@ bool Tree::learn_dictionary(const nb::handle& value, const nb::handle& tensor_ty
   return true;
 }
 
-// The next that is spelled so is the leaf's own: whatever lies before it, names, keys and what is
-// told of tensors, has no text of a leaf in it, since quotes within strings are escaped.
+// The next that is spelled so is the leaf's own: whatever lies before it, names, keys and
+// descriptions of tensors, has no text of a leaf in it, since quotes within strings are escaped.
 bool Tree::learn_text(const nb::handle& leaf, std::size_t* offset, std::size_t* length) {
   const auto spelled = nb::cast<std::string>(text_of_(leaf));
   const std::size_t at = text_.find(spelled, learnt_);

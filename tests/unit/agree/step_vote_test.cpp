@@ -238,7 +238,7 @@ TEST_CASE("vote: nothing older is chosen for a newer step that could not be read
     rules.history.clear();
   }
   scene.view.unreadable_steps = {{Step{4}, "Permission denied"}};
-  rules.wanted = Step{3};  // Who names a step has chosen it.
+  rules.wanted = Step{3};  // One who names a step has chosen it.
   CHECK(vote(scene, rules).chosen == format::StepId{1, Step{3}});
   rules.wanted = Step{4};
   CHECK(vote(scene, rules).error == Errc::io);

@@ -74,7 +74,7 @@ TEST_CASE("unreadable: a restore refuses, and says what, why and what helps", "[
     CHECK(names_user == (error == EACCES || error == EPERM));
   }
   {
-    // Whoever names the older one gets it, and the newer one stays as it was.
+    // A user who names the older one gets it, and the newer one stays as it was.
     RefusedTrainer trainer(refusal);
     REQUIRE(trainer.attach());
     trainer.ask(Step{1});

@@ -75,7 +75,7 @@ TEST_CASE_METHOD(StorageFixture, "retention: one that cannot be read holds up no
   const int error = GENERATE(EACCES, EPERM, EIO, ESTALE);
   CAPTURE(step, file, error);
   disk.set_hook([&](std::string_view verb, const std::string& path) {
-    // Who may not read a file may look at it.
+    // One who may not read a file may look at it.
     const bool is_file = path == step + file && verb != "status";
     return (file.empty() ? path.starts_with(step) : is_file) ? error : 0;
   });

@@ -34,7 +34,7 @@ class Position:
         }
 
     def load_state_dict(self, state):
-        """It is kept: a folder may be newer."""
+        """Keeps the state until take(): a folder that is newer replaces it."""
         self._restored = state
 
     @property
@@ -43,7 +43,7 @@ class Position:
         return self._restored["saves"]
 
     def take(self):
-        """Training goes on from what was restored."""
+        """Sets the accelerator to the restored state, from which training goes on."""
         accelerator, state = self._accelerator, self._restored
         accelerator.step = state["step"]
         accelerator.project_configuration.iteration = state["saves"]

@@ -118,8 +118,8 @@ class Ranks:
             ) from error
 
     def _wait(self, what, key, other):
-        """Asks now and then: while a Store waits, it hears no Ctrl-C. Whoever sees ranks stand
-        still reads for whom they wait: that one may have failed."""
+        """Asks now and then: while a Store waits, it hears no Ctrl-C. The log names the
+        rank that the others wait for: it may have failed."""
         began, pause, is_silent = time.monotonic(), PAUSE_MIN, True
         while not self._store.check([key]):
             waited = time.monotonic() - began

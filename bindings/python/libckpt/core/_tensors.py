@@ -145,7 +145,7 @@ def dress(content, description):
 
 
 def described_form(description):
-    """(type, shape) as a checkpoint has them, of a tensor that describe() told of."""
+    """(type, shape) as a checkpoint has them, of a tensor by its describe()."""
     kind = _kind_of_description(description)
     return _form(kind, description[kind.key], description["shape"])
 

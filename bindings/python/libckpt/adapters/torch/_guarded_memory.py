@@ -19,7 +19,7 @@ class GuardedMemory:
     """For the optimizers of one guard, given as weak references."""
 
     def __init__(self):
-        self._memory = None  # As _native.memory_of told it.
+        self._memory = None  # As _native.memory_of returned it.
         self._ranges = {}
 
     def ranges(self, optimizers):
@@ -38,7 +38,7 @@ class GuardedMemory:
             self._memory, self._ranges = None, {}
             return self._ranges
         memory = _native.memory_of(_views.exchange_api(), torch.Tensor, parts)
-        if memory is None:  # This torch, or a kind of tensor, does not tell it in one call.
+        if memory is None:  # This torch, or a kind of tensor, does not give it in one call.
             self._memory, self._ranges = None, ranges_one_by_one(optimizers)
         elif memory != self._memory:
             numbers = array.array("Q", memory)
