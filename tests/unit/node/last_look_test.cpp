@@ -31,7 +31,7 @@ struct LastLook {
 }  // namespace
 
 TEST_CASE("last look: what was removed is stored again by a close", "[unit][node]") {
-  const std::string removed = GENERATE(newest_of_two, std::string("/scratch/job"));
+  const std::string removed = GENERATE(as<std::string>{}, newest_of_two, "/scratch/job");
   LastLook scene;
   scene.disk.erase(removed);
   close(*scene.rank);
