@@ -44,7 +44,7 @@ class HeardNodes {
     std::optional<format::Decree> decree;
     std::uint64_t boot = 0, stated = 0;
   };
-  struct GivenJob {  // What a node was given, as it sent it.
+  struct GivenJob {  // The job that a node was given, as its message says.
     format::RunId run;
     std::uint64_t incarnation = 0;
     Digest members;

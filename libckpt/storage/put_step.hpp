@@ -17,7 +17,7 @@ struct StepToPut {
   PublishOrder publish;       // Without what follows from the attempt: its name, and the digests.
   std::uint64_t attempt = 0;  // Random.
   std::string discarded;      // Goes to the log where it is discarded: "its copy failed".
-  // Called for one rank after the other. What a stream needs lives until put_step ends.
+  // Called for one rank after the other. A stream borrows only from what outlives put_step.
   std::function<Task<ShardStream>(std::uint32_t rank)> shard;
   std::function<Task<void>()> before_publish;  // Called when all shards are stored. Empty: no call.
   TransferHooks hooks;

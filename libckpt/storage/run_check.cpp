@@ -63,7 +63,7 @@ Task<void> examine_timelines(Site site, format::RunId run, Catalog& catalog) {
   co_return Status();
 }
 
-// What is wrong with it, if it names one of the checkpoints or none.
+// Notes what is wrong with `latest`, if it names one of the checkpoints or none.
 void examine_name(Catalog& catalog, std::string name) {
   const bool is_line = !name.empty() && name.back() == '\n';
   if (is_line) name.pop_back();

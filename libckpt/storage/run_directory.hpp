@@ -40,8 +40,8 @@ Task<format::RunMarker> open_run_directory(Site site, RunOrder order);
 // random. Errors: unsupported (it ignores them), io.
 Task<void> prove_conditions(Site site, std::uint64_t attempt);
 
-// Of the directory, or of the place where it would be made. Errors: not_found, unsupported (it is
-// in a bucket), io.
+// Looks at the directory, or at the place where it would be made. Errors: not_found, unsupported
+// (it is in a bucket), io.
 Task<MountedAt> mounted_at(Site site);
 
 // For people: since when a bucket's server does not answer. Empty: it does, or there is none.

@@ -34,7 +34,7 @@ OF_BUCKETS = {
     "snap.accept",
 }  # fmt: skip
 
-# Of the start of a daemon, whose end may come behind the opening of a session.
+# Labels of a start. A daemon may still pass them when its session is open.
 OF_STARTS = {"attach.accept", "attach.done", "load.done", "load.select", "reg.after", "reg.before"}
 
 

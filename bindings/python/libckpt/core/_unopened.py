@@ -58,7 +58,7 @@ class Unopened:
         )
 
     def _stored(self):
-        """What this rank sees in the directory, in words. It is read without a daemon."""
+        """Names in words what this rank sees in the directory, which it reads without a daemon."""
         if self.dir is None:
             return None
         try:
