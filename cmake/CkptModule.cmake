@@ -20,8 +20,10 @@ add_library(ckpt_flags INTERFACE)
 target_compile_features(ckpt_flags INTERFACE cxx_std_20)
 target_compile_options(ckpt_flags INTERFACE
   -Wall -Wextra -Wpedantic
-  # In a unity build, the constants of one file would forbid their names to the next one's locals.
-  $<$<NOT:$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wshadow>
+  # In a unity build, the constants of one file would forbid their names to the next one's locals,
+  # and g++ takes each file for a header.
+  $<$<NOT:$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wshadow>
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wno-subobject-linkage>
   -Wnon-virtual-dtor -Winvalid-pch -Wno-missing-field-initializers
   -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -fstack-protector-strong
   # g++ collects its garbage from 128 MiB on, again and again: a tenth of the whole build's time.

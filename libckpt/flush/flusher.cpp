@@ -10,9 +10,9 @@ namespace ckpt::flush {
 struct Flusher::Attempt {
   storage::StepAttempt target;
   format::StepId at;
-  int shards = 0;           // Started and not ended.
-  bool is_writing = false;  // One of them is using the disk.
-  bool is_over = false;     // Given up, or replaced by a newer one.
+  int shards = 0;        // Started and not ended.
+  int in_flight = 0;     // Those of them that use the disk.
+  bool is_over = false;  // Given up, or replaced by a newer one.
 };
 
 struct Flusher::State {
@@ -31,7 +31,7 @@ struct Flusher::State {
   Task<void> take_turn(std::shared_ptr<Attempt> attempt, std::uint64_t bytes,
                        std::function<bool()> is_wanted);
   bool may_write(const std::shared_ptr<Attempt>& attempt) const {
-    return writing == attempt && !attempt->is_writing;
+    return writing == attempt && attempt->in_flight < ranks_in_flight;
   }
 
   Clock& clock;
@@ -112,7 +112,7 @@ Task<format::ShardFlushed> Flusher::write_shard(storage::ShardToWrite source,
     ++state->counts.shards_skipped;
     co_return given_up(target, "a newer step waits to be written");
   }
-  // Ends with the shard in flight, and at the latest with stop().
+  // Ends with a shard in flight, and at the latest with stop().
   while (!attempt->is_over && !state->may_write(attempt)) {
     auto woken = co_await state->changed.wait_until(no_deadline);
     if (!woken) co_return fail(woken.error());
@@ -122,7 +122,8 @@ Task<format::ShardFlushed> Flusher::write_shard(storage::ShardToWrite source,
     state->leave(attempt);
     co_return given_up(target, "it was given up, or a newer step took its place");
   }
-  attempt->is_writing = true;
+  ++attempt->in_flight;
+  CKPT_ASSERT(attempt->in_flight <= attempt->shards);
   storage::TransferHooks hooks;
   hooks.compute = state->options.compute;
   hooks.before_transfer = [state, attempt,
@@ -134,7 +135,8 @@ Task<format::ShardFlushed> Flusher::write_shard(storage::ShardToWrite source,
   }
   const std::uint64_t bytes = source.record->bytes;
   auto done = co_await storage::put(target, source, hooks);
-  attempt->is_writing = false;
+  --attempt->in_flight;
+  CKPT_ASSERT(attempt->in_flight >= 0);
   if (done) {
     ++state->counts.shards_written;
     const std::uint64_t shared = source.sharing ? source.sharing->bytes_shared() : 0;

@@ -1,8 +1,9 @@
 // Flusher: limits and orders the writes of one node to storage.
 //
 // Only one attempt to store a step is written at a time, and one may wait. A newer step replaces
-// the waiting one, which ends with `cancelled` and is counted. Within an attempt, the node's ranks
-// are written one after another: one shard alone keeps the disk busy.
+// the waiting one, which ends with `cancelled` and is counted. Of an attempt, a few ranks are
+// written at once: a parallel file system keeps one file on one server, and waits for a sync cost
+// nothing where another rank has something to write.
 //
 // A write that hangs in the kernel cannot be cancelled: it uses the Slot's pages until it ends.
 // `status` reports it, it holds up no training, and stop() waits for it only until its deadline.
@@ -46,6 +47,9 @@ struct FlusherStatus {
 
 class Flusher {
  public:
+  // Ranks that are written at once. Each has many requests in flight.
+  static constexpr int ranks_in_flight = 4;
+
   Flusher(Clock& clock, FlusherOptions options);
   ~Flusher();
   Flusher(const Flusher&) = delete;

@@ -6,6 +6,7 @@
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "storage/latest.hpp"
+#include "storage/parallel.hpp"
 #include "storage/publish.hpp"
 #include "storage/removal.hpp"
 #include "storage/retention.hpp"
@@ -47,7 +48,7 @@ void JobStorage::take_parts(const format::FlushOrder& order) {
     const Part part{rank, writer.turn};
     if (is_named_well) {
       to_write_.push_back(Shard{part, {}, {}, false});
-      if (!is_part_in_hand_ && part.turn == 0) hold(order.at, to_write_.back());
+      if (parts_in_hand_ == 0 && part.turn == 0) hold(order.at, to_write_.back());
     } else {
       fail_part(part,
                 Error(Errc::invalid_argument, "the work directory's name is not one of ours"));
@@ -112,7 +113,7 @@ asio::awaitable<void> JobStorage::run_write(format::FlushOrder order) {
     auto discarded = co_await discard(std::move(stale));
     if (!discarded) log_warning("job={} {}", facts_.shape.job, discarded.error().message());
   }
-  while (is_part_in_hand_ && flush_report_.flush_id == order.flush_id) {  // For an older flush.
+  while (parts_in_hand_ > 0 && flush_report_.flush_id == order.flush_id) {  // For an older flush.
     auto woken = co_await hand_free_.wait_until(no_deadline);
     if (!woken) co_return;
   }
@@ -122,16 +123,31 @@ asio::awaitable<void> JobStorage::run_write(format::FlushOrder order) {
   for (Shard& shard : to_write_) {
     if (shard.part.turn == 0) hold(order.at, shard);
   }
+  std::function<Task<void>(std::size_t)> write_some = [&](std::size_t) {
+    return write_parts(order);
+  };
+  constexpr std::size_t at_once = flush::Flusher::ranks_in_flight;
+  // Again: one may have become ours when all had ended, and before we have heard of it.
+  while (flush_report_.flush_id == order.flush_id && !to_write_.empty()) {
+    const Status ended = co_await storage::for_each_parallel(at_once, at_once, write_some);
+    if (!ended) co_return;  // The daemon ends. The parts that failed are in the report.
+  }
+  if (flush_report_.flush_id == order.flush_id) is_writing_ = false;
+  hand_free_.notify_all();
+}
+
+// One part after another, until there is none: also those that become ours meanwhile.
+Task<void> JobStorage::write_parts(format::FlushOrder order) {
   while (flush_report_.flush_id == order.flush_id && !to_write_.empty()) {
     Shard shard = std::move(to_write_.front());
     to_write_.pop_front();
     const Part part = shard.part;
     if (!is_ours(order.flush_id, part)) continue;  // Given to another node while it waited.
-    CKPT_ASSERT(!is_part_in_hand_);
     CKPT_ASSERT(is_writing_);
-    is_part_in_hand_ = true;
+    ++parts_in_hand_;
     auto written = co_await write_shard(order, std::move(shard));
-    is_part_in_hand_ = false;
+    --parts_in_hand_;
+    CKPT_ASSERT(parts_in_hand_ >= 0);
     hand_free_.notify_all();
     if (!written && is_ours(order.flush_id, part)) {
       log_warning("job={} step={} rank={} not flushed: {}", facts_.shape.job, number(order.at.step),
@@ -140,8 +156,7 @@ asio::awaitable<void> JobStorage::run_write(format::FlushOrder order) {
     }
     life_.touch();
   }
-  if (flush_report_.flush_id == order.flush_id) is_writing_ = false;
-  hand_free_.notify_all();
+  co_return Status();
 }
 
 // Training needs the Slots of other nodes' copies: there is one of each rank to spare. Storage that
@@ -328,7 +343,7 @@ asio::awaitable<void> JobStorage::mend_latest() {
 
 // Also between the parts of one flush, and while it is published.
 Task<void> JobStorage::wait_for_flush(Time deadline) {
-  while (is_writing_ || is_part_in_hand_ || !publishing_.empty()) {
+  while (is_writing_ || parts_in_hand_ > 0 || !publishing_.empty()) {
     CKPT_CO_TRY(const bool is_notified, co_await hand_free_.wait_until(deadline));
     if (!is_notified) break;
   }

@@ -54,8 +54,7 @@ class JobStorage {
   void set_retention(storage::RetentionRule rule);
   void stop();
 
-  // The steps on storage; only the coordinator reads them. None: it is being read, or was never,
-  // or may have changed since. Without a directory: nothing.
+  // The steps that the coordinator has read on storage. None: not read, or it may have changed.
   const std::optional<std::vector<agree::PublishedStep>>& published() const { return published_; }
   bool is_published(format::StepId at) const;  // As far as we know, and with good files.
   void describe_rejected(agree::ClusterView& view) const;  // Was published, and is not listed now.
@@ -120,6 +119,7 @@ class JobStorage {
   void fail_part(Part part, const Error& error);
   void note_progress();
   asio::awaitable<void> run_write(format::FlushOrder order);
+  Task<void> write_parts(format::FlushOrder order);
   Task<void> begin_attempt(std::string name);
   Task<void> write_shard(format::FlushOrder order, Shard shard);
   asio::awaitable<void> run_publish(agree::Publishing publishing, Answer answer);
@@ -186,7 +186,7 @@ class JobStorage {
   std::deque<Shard> to_write_;                      // Ours that have not begun.
   std::set<Part> taken_;                            // Those that were ever ours.
   bool is_writing_ = false;                         // A run_write of this flush is under way.
-  bool is_part_in_hand_ = false;                    // A shard, of whichever flush.
+  int parts_in_hand_ = 0;                           // Shards, of whichever flush.
   bool has_storage_answered_ = false;               // Since this flush was ordered.
   Time progress_due_{};
   std::uint64_t publishing_id_ = 0;

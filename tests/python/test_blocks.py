@@ -328,3 +328,12 @@ def test_a_queue_goes_on_where_another_process_had_steps(tmp_path, end):
         if end == "killed":
             box.session.abandon()
         box.close()
+
+
+def test_a_block_in_a_bucket_is_refused(tmp_path, monkeypatch):
+    """Else its files would lie in a folder "s3:" of the working directory."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(libckpt.Unsupported, match="s3://bucket/run: files of a block lie on a "):
+        with libckpt.torch.checkpoint("s3://bucket/run", step=1):
+            pass
+    assert list(tmp_path.iterdir()) == []

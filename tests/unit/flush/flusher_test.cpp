@@ -4,6 +4,9 @@
 #include "flush/flusher.hpp"
 #include "base/spawn.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <map>
@@ -81,6 +84,26 @@ TEST_CASE_METHOD(FlushFixture, "flusher: ranks of one attempt are all written", 
   }
   REQUIRE(flusher.status().shards_written == 4);
   REQUIRE(flusher.status().writing.empty());
+}
+
+TEST_CASE_METHOD(FlushFixture, "flusher: four ranks of an attempt are written at once",
+                 "[unit][flush]") {
+  throttle->set_rate(1);  // Each has opened its files, and waits.
+  for (const std::uint32_t rank : {0u, 1u, 2u, 3u, 4u}) ask(1, rank);
+  ask(2);
+  clock.advance(std::chrono::seconds(1));
+  const auto has_begun = [&](std::uint64_t step, std::uint32_t rank) {
+    const std::string file = fmt::format("/job/{}/rank-{:05}.", name_of(step), rank);
+    const std::vector<std::string> tree = disk.tree();
+    return std::ranges::any_of(tree, [&](const auto& path) { return path.starts_with(file); });
+  };
+  for (const std::uint32_t rank : {0u, 1u, 2u, 3u}) CHECK(has_begun(1, rank));
+  CHECK_FALSE(has_begun(1, 4));
+  CHECK_FALSE(has_begun(2, 0));
+  throttle->set_rate(0);
+  clock.advance(std::chrono::seconds(10));
+  CHECK(outcome(1, 4) == "written");
+  CHECK(outcome(2) == "written");
 }
 
 TEST_CASE_METHOD(FlushFixture, "flusher: bytes are written or shared, and counted as that",

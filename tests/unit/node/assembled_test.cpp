@@ -7,7 +7,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "base/log.hpp"
+#include "support/captured_log.hpp"
 #include "unit/node/one_rank.hpp"
 
 namespace ckpt::node {
@@ -71,7 +71,7 @@ void check(const FlippingTrainer& trainer, bool are_apart) {
 
 TEST_CASE("assembled: from a Slot and a file that are damaged in different chunks",
           "[unit][node]") {
-  Log::set_sink([](LogLevel, std::string_view) {});
+  const test::CapturedLog quiet(LogLevel::error);
   const bool are_apart = GENERATE(true, false);
   const std::uint64_t seed = GENERATE(range(0, 20));
   CAPTURE(seed);
@@ -84,7 +84,6 @@ TEST_CASE("assembled: from a Slot and a file that are damaged in different chunk
   rot(disk, std::string("/scratch/job") + member, damage.other);
   const std::string rotten = disk.content(std::string("/scratch/job") + member);
   trainer.restore_again();
-  Log::set_sink(nullptr);
   check(trainer, are_apart);
   if (!are_apart) return;
   CHECK(trainer.offers_refused == 1);
@@ -94,7 +93,7 @@ TEST_CASE("assembled: from a Slot and a file that are damaged in different chunk
 }
 
 TEST_CASE("assembled: from two places that are damaged in different chunks", "[unit][node]") {
-  Log::set_sink([](LogLevel, std::string_view) {});
+  const test::CapturedLog quiet(LogLevel::error);
   const bool are_apart = GENERATE(true, false);
   const std::uint64_t seed = GENERATE(range(0, 20));
   CAPTURE(seed);
@@ -113,7 +112,6 @@ TEST_CASE("assembled: from two places that are damaged in different chunks", "[u
   rot(disk, std::string("/far/job") + member, damage.other);
   FlippingTrainer trainer(disk, places);
   (void)trainer.restore();
-  Log::set_sink(nullptr);
   check(trainer, are_apart);
 }
 

@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
-#include "base/log.hpp"
+#include "support/captured_log.hpp"
 #include "unit/node/hosts.hpp"
 #include "unit/node/two_steps.hpp"
 
@@ -25,17 +25,6 @@ void capture_and_die(test::OneRank& rank) {
 nlohmann::json jobs(const test::OneRank& rank) {
   return nlohmann::json::parse(rank.engine->status_json())["jobs"];
 }
-
-struct LogLines {
-  LogLines() {
-    text.clear();
-    Log::set_sink([](LogLevel level, std::string_view line) {
-      if (level >= LogLevel::warning) text += line;
-    });
-  }
-  ~LogLines() { Log::set_sink(nullptr); }
-  static inline std::string text;
-};
 
 }  // namespace
 
@@ -75,11 +64,11 @@ TEST_CASE("idle: storage that fails keeps the memory for as long again, then the
     CHECK(disk.exists("/scratch/job/step-000000001/manifest.json"));
   }
   SECTION("nobody comes") {
-    const LogLines log;
+    const test::CapturedLog log(LogLevel::warning);
     rank.clock.advance(2 * moment);
     CHECK(jobs(rank).empty());
-    CHECK(log.text.find("step 1 IS LOST") != std::string::npos);
-    CHECK(log.text.find("No space left") != std::string::npos);
+    CHECK(log.has("step 1 IS LOST"));
+    CHECK(log.has("No space left"));
   }
 }
 
@@ -94,10 +83,10 @@ TEST_CASE("idle: without a directory status tells how long the memory is kept", 
   rank.engine->detach(rank.session);
   rank.clock.advance(moment);
   CHECK(jobs(rank)[0]["memory_kept_seconds"] == (limit - moment) / std::chrono::seconds(1));
-  const LogLines log;
+  const test::CapturedLog log(LogLevel::warning);
   rank.clock.advance(limit);
   CHECK(jobs(rank).empty());
-  CHECK(log.text.find("step 1 was in memory alone") != std::string::npos);
+  CHECK(log.has("step 1 was in memory alone"));
 }
 
 TEST_CASE("idle: a node keeps its memory while another one has a trainer", "[unit][node]") {

@@ -4,7 +4,7 @@
 // Method: engines, one after another, on one disk in memory.
 #include <cerrno>
 
-#include "base/log.hpp"
+#include "support/captured_log.hpp"
 #include "unit/node/two_steps.hpp"
 
 namespace ckpt::node {
@@ -239,11 +239,7 @@ TEST_CASE("run after run: a restore records the steps that it abandons, or is re
 TEST_CASE("run after run: of an abandoned step that is deleted, the log says so", "[unit][node]") {
   RunDirectory directory;
   directory.save_two_steps();
-  static std::string lines;
-  lines.clear();
-  Log::set_sink([](LogLevel, std::string_view line) {
-    if (line.find(" deleted ") != std::string_view::npos) lines += line;
-  });
+  const test::CapturedLog log;
   test::OneRank rank(directory.disk);
   rank.request.save_storage_interval.steps = 1;
   rank.request.max_ckpt_num = 2;
@@ -252,9 +248,7 @@ TEST_CASE("run after run: of an abandoned step that is deleted, the log says so"
   rank.capture(Step{3});
   CHECK(rank.pass_until([&] { return rank.durable == Step{3}; }));
   CHECK(rank.pass_until([&] { return !directory.disk.exists(step_directory(2)); }));
-  Log::set_sink(nullptr);
-  CHECK(lines.find("step=2 deleted step-000000002: abandoned by a restore to an older step") !=
-        std::string::npos);
+  CHECK(log.has("step=2 deleted step-000000002: abandoned by a restore to an older step"));
 }
 
 TEST_CASE("run after run: an attempt that found no room gives back what it took", "[unit][node]") {

@@ -5,7 +5,7 @@
 //         does, restores.
 #include <catch2/catch.hpp>
 
-#include "base/log.hpp"
+#include "support/captured_log.hpp"
 #include "support/sanitized.hpp"
 #include "unit/node/one_rank.hpp"
 
@@ -60,8 +60,7 @@ SlotFlipOutcome restore_after_flip(bool has_storage, std::size_t at) {
 TEST_CASE("slot flips: another copy is used, and without one a restore does not say there was none",
           "[unit][node]") {
   const bool has_storage = GENERATE(true, false);
-  Log::set_level(LogLevel::error);
-  Log::set_sink([](LogLevel, std::string_view) {});
+  const test::CapturedLog quiet(LogLevel::error);
   std::size_t flips = 0;
   for (std::size_t at = 0, end = 1; at < end; at += slot_stride) {
     const SlotFlipOutcome outcome = restore_after_flip(has_storage, at);
@@ -78,7 +77,6 @@ TEST_CASE("slot flips: another copy is used, and without one a restore does not 
     }
     ++flips;
   }
-  Log::set_sink(nullptr);
   REQUIRE(flips > 5);
 }
 

@@ -8,7 +8,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 
-#include "base/log.hpp"
+#include "support/captured_log.hpp"
 #include "support/sanitized.hpp"
 #include "unit/node/one_rank.hpp"
 
@@ -65,8 +65,7 @@ FileFlipOutcome restore_from(const Files& files) {
 
 TEST_CASE("stored flips: no byte of a directory can make a restore wrong", "[unit][node]") {
   if (test::is_sanitized) WARN("under a sanitizer only every 13th byte is flipped");
-  Log::set_level(LogLevel::error);
-  Log::set_sink([](LogLevel, std::string_view) {});
+  const test::CapturedLog quiet(LogLevel::error);
   const Files files = saved_files();
   REQUIRE(restore_from(files).step == Step{4});
   std::size_t flips = 0, older = 0, refused = 0;
@@ -92,7 +91,6 @@ TEST_CASE("stored flips: no byte of a directory can make a restore wrong", "[uni
       refused += outcome.error.has_value();
     }
   }
-  Log::set_sink(nullptr);
   // Each kind of answer was met: else this would show little.
   REQUIRE(flips > 1000 / file_stride);
   REQUIRE(older > 100 / file_stride);

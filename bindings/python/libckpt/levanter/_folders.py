@@ -12,7 +12,6 @@ import pathlib
 import secrets
 import shutil
 
-from libckpt import errors
 from libckpt.core.files import _disk
 from libckpt.core.files._work import PRIVATE
 
@@ -23,12 +22,7 @@ METADATA = "metadata.json"
 
 def local(path):
     """The path of a file system. Levanter's own may be that of a bucket, too."""
-    if "://" in str(path):
-        raise errors.Unsupported(
-            f"{path}: folders of libckpt.levanter lie on a file system; an option "
-            f'dir="{path}" keeps steps in a bucket besides'
-        )
-    return os.path.realpath(path)
+    return _disk.local(path, "folders of libckpt.levanter")
 
 
 def metadata_of(folder):

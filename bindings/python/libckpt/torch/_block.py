@@ -9,7 +9,7 @@ import time
 
 from libckpt import errors
 from libckpt.adapters.torch._members import TorchMember
-from libckpt.core.files import _publish_queue
+from libckpt.core.files import _disk, _publish_queue
 from libckpt.torch import _collector, _published_sets, _queues, _staging
 
 logger = logging.getLogger("libckpt")
@@ -47,7 +47,7 @@ def checkpoint(directory, *, step):
     For a loop as it is, `torch.save`, `open` and the usual functions of `os` lead there too while
     the block lasts, on its thread and for paths below `directory`.
     """
-    spelled, directory = directory, pathlib.Path(os.path.realpath(directory))
+    spelled, directory = directory, pathlib.Path(_disk.local(directory, "files of a block"))
     directory.mkdir(parents=True, exist_ok=True)
     if not _running.acquire(blocking=False):
         raise errors.InvalidArgument(

@@ -11,6 +11,16 @@ from libckpt import _native, errors
 NAME_MAX = 255  # Bytes, of a file on Linux.
 
 
+def local(path, what):
+    """The real path of a folder for `what`. Raises Unsupported for a bucket's."""
+    if "://" in os.fspath(path):
+        raise errors.Unsupported(
+            f'{path}: {what} lie on a file system; an option dir="{path}" keeps steps in a bucket '
+            "besides"
+        )
+    return os.path.realpath(path)
+
+
 def can_place(path):
     """Whether a file of ours may stand there: not in the place of a folder, pipe or device, and
     with a name that leaves room for that of the file aside."""
