@@ -13,6 +13,7 @@
 #include "cli/export_write.hpp"
 #include "cli/signal_watch.hpp"
 #include "cli/size_text.hpp"
+#include "cli/storage_read.hpp"
 #include "cli/stored_step.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
@@ -158,11 +159,11 @@ Result<Outcome> export_step(Workplace& workplace, const std::shared_ptr<StoredSt
     return found == forms->end() ? none : found->second;
   };
   CKPT_TRY(const ExportPlan plan, plan_export(step->tensors, forms_of, wish));
+  ExportOrder order = order_of(given);
   std::uint64_t bytes = 0;
   for (const ExportFile& file : plan.files) bytes += file.bytes;
   const SignalWatch watch;
   std::optional<Progress> progress(std::in_place, bytes, !given.json);
-  ExportOrder order = order_of(given);
   const std::string made = is_taken(order.directory) ? "" : order.directory;
   std::optional<ExportLock> lock;
   if (!bucket::is_bucket_path(given.out)) {
@@ -191,6 +192,9 @@ Result<Outcome> export_tensors(const ExportOptions& given) {
   CKPT_CHECK(refuse_two_places(given.out, "export to"));
   CKPT_TRY(const ExportWish wish, wish_of(given));
   Workplace workplace;
+  const ExportOrder order = order_of(given);
+  CKPT_CHECK(refuse_in_checkpoint(workplace, "export to " + given.out, order.directory,
+                                  order.is_whole_directory ? "" : wish.file_name));
   return use_stored_step(workplace, given.path, given.runtime_dir, [&](const auto& step) {
     return export_step(workplace, step, given, wish);
   });

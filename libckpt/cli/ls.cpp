@@ -109,9 +109,9 @@ Result<Outcome> list(const std::string& directory) {
   CKPT_TRY(const storage::Places places, storage::parse_places(directory));
   for (const std::string& place : places.directories()) CKPT_CHECK(bucket::check_path(place));
   if (places.second) return list_all(workplace, "places", places.directories());
-  const auto is_one = workplace.run(storage::is_checkpoint(workplace.site(directory)));
-  if (is_one && *is_one) return list_step(workplace, directory);
-  CKPT_TRY(const std::vector<std::string> runs, runs_at(workplace, directory));
+  CKPT_TRY(const bool is_one, is_one_checkpoint(workplace, directory));
+  if (is_one) return list_step(workplace, directory);
+  const std::vector<std::string> runs = runs_at(workplace, directory);
   return runs.empty() ? list_one(workplace, directory) : list_all(workplace, "runs", runs);
 }
 

@@ -7,6 +7,7 @@
 
 #include "bucket/bucket_path.hpp"
 #include "cli/table.hpp"
+#include "storage/checkpoint_name.hpp"
 #include "storage/place_check.hpp"
 #include "storage/run_check.hpp"
 #include "storage/run_directory.hpp"
@@ -65,22 +66,55 @@ Result<storage::Catalog> read_directory(Workplace& workplace, const std::string&
                           directory));
 }
 
-Result<std::vector<std::string>> runs_at(Workplace& workplace, const std::string& directory) {
+Result<bool> is_one_checkpoint(Workplace& workplace, const std::string& path) {
+  const auto is_one = workplace.run(storage::is_checkpoint(workplace.site(path)));
+  if (is_one) return *is_one;
+  const std::error_code cause = is_one.error().cause();
+  const bool is_silent = cause == std::errc::timed_out || cause == std::errc::not_connected;
+  if (is_silent) return fail(Error(is_one.error()));
+  return false;
+}
+
+std::vector<std::string> runs_at(Workplace& workplace, const std::string& directory) {
   std::vector<std::string> runs;
-  const auto is_one_checkpoint = workplace.run(storage::is_checkpoint(workplace.site(directory)));
-  if (is_one_checkpoint && *is_one_checkpoint) return runs;
-  const std::error_code cause =
-      is_one_checkpoint ? std::error_code() : is_one_checkpoint.error().cause();
-  if (cause == std::errc::timed_out || cause == std::errc::not_connected)
-    return fail(Error(is_one_checkpoint.error()));
   auto found =
       workplace.run(storage::find_runs_everywhere(workplace.files(), workplace.clock(), directory));
   if (!found) return runs;  // The caller reads the directory, and says why it cannot be read.
   const bool is_one = found->runs.size() == 1 && found->runs.front().name.empty();
   if (is_one) return runs;
   for (const storage::FoundRun& run : found->runs) runs.push_back(run.directory);
+  runs.insert(runs.end(), found->unreadable_below.begin(), found->unreadable_below.end());
   std::ranges::sort(runs);
   return runs;
+}
+
+Status refuse_in_checkpoint(Workplace& workplace, const std::string& what,
+                            const std::string& directory, const std::string& name) {
+  const auto refuse = [&](const std::string& why) {
+    return fail(Errc::invalid_argument, fmt::format("{}: {}; name a place beside it", what, why));
+  };
+  // A bucket's checkpoint has folders in folders; each of these holds files of ranks.
+  constexpr int folders_max = 3;
+  std::string path = without_slash(directory);
+  if (!bucket::is_bucket_path(path)) {
+    std::error_code error;  // Through links, and for a directory that is not there yet.
+    const auto real = std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
+    if (!error) path = real.string();
+  }
+  for (int depth = 0; depth < folders_max && !path.empty(); ++depth) {
+    if (storage::is_of_run(os::file_name(path)))
+      return refuse(fmt::format("{} is the run's own", path));
+    CKPT_TRY(const bool is_one, is_one_checkpoint(workplace, path));
+    if (is_one) return refuse(fmt::format("{} is a checkpoint", path));
+    const std::string above = path.substr(0, path.rfind('/'));
+    if (bucket::is_bucket_path(path) != bucket::is_bucket_path(above)) break;
+    path = above;
+  }
+  const bool is_run =
+      workplace.run(storage::read_run_marker(workplace.site(directory))).has_value();
+  if (is_run && (storage::is_of_run(name) || storage::step_named(name)))
+    return refuse(fmt::format("{} has a name of the run's own there", name));
+  return {};
 }
 
 Status refuse_above_runs(Workplace& workplace, const std::string& what, const std::string& to) {

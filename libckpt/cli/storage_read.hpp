@@ -13,10 +13,19 @@ namespace ckpt::cli {
 // As storage::check_run. Errors: not_found (says what to do), io.
 Result<storage::Catalog> read_directory(Workplace& workplace, const std::string& directory);
 
+// Whether the path is one checkpoint, as far as that can be read. Errors: io (a server that does
+// not answer: other questions would wait as long).
+Result<bool> is_one_checkpoint(Workplace& workplace, const std::string& path);
+
 // The runs that a path means, if they are several or lie below it: the run that it is, and those
-// below it, by name. None: it is one run, or a checkpoint, or there are no runs. Errors: io (a
-// server that does not answer).
-Result<std::vector<std::string>> runs_at(Workplace& workplace, const std::string& directory);
+// below it, by name, with the directories that cannot be read and may be some. None: it is one run,
+// or there are no runs.
+std::vector<std::string> runs_at(Workplace& workplace, const std::string& directory);
+
+// Refuses to write a file of a name into a checkpoint, or over what a run consists of. `what`: the
+// attempt, for the error.
+Status refuse_in_checkpoint(Workplace& workplace, const std::string& what,
+                            const std::string& directory, const std::string& name);
 
 // Refuses to make a run above others, which it would hide from every command that takes a parent of
 // runs. `what`: the attempt, for the error.

@@ -227,7 +227,9 @@ Result<Outcome> verify(const std::string& given, bool newest_only) {
   for (const std::string& place : places.directories()) CKPT_CHECK(bucket::check_path(place));
   if (places.second) return verify_all(workplace, "places", places.directories(), newest_only);
   const std::string path = without_slash(given);
-  CKPT_TRY(const std::vector<std::string> runs, runs_at(workplace, path));
+  CKPT_TRY(const bool is_one, is_one_checkpoint(workplace, path));
+  const std::vector<std::string> runs =
+      is_one ? std::vector<std::string>() : runs_at(workplace, path);
   return runs.empty() ? verify_place(workplace, path, newest_only)
                       : verify_all(workplace, "runs", runs, newest_only);
 }

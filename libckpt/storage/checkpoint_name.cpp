@@ -13,4 +13,8 @@ std::optional<Step> step_named(std::string_view name) {
   return parsed ? std::optional(parsed->step) : std::nullopt;
 }
 
+bool is_of_run(std::string_view name) {
+  return name == private_directory_name || name == latest_name;
+}
+
 }  // namespace ckpt::storage

@@ -11,5 +11,7 @@ namespace ckpt::storage {
 std::string checkpoint_name(Step step);
 // None: no checkpoint has such a name. A step that was saved again may have another name besides.
 std::optional<Step> step_named(std::string_view name);
+// Whether libckpt has something of its own under this name in a run's directory, besides steps.
+bool is_of_run(std::string_view name);
 
 }  // namespace ckpt::storage

@@ -128,6 +128,7 @@ Task<void> look_below(os::FileSystem& files, Clock& clock, std::string path, std
     auto read = co_await read_run_catalog(site);
     if (!read) {
       below.found.unreadable.push_back(fmt::format("{}: {}", name, read.error().message()));
+      below.found.unreadable_below.push_back(directory);
       continue;
     }
     const bool is_one = is_run(*read);

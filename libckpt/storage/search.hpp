@@ -31,6 +31,8 @@ struct FoundRun {
 struct FoundRuns {
   std::vector<FoundRun> runs;
   std::vector<std::string> unreadable;  // Directories with the reason, in one line each.
+  std::vector<std::string>
+      unreadable_below;  // Their paths, of those below the path that was given.
   // One of two places may hold checkpoints, and could not be read; none: both were read.
   std::optional<Error> failure;
 };
