@@ -52,8 +52,10 @@ void note(std::optional<std::pair<std::uint32_t, Error>>& first, std::uint32_t r
 
 }  // namespace
 
-FoundPieces::FoundPieces(const Wants& wants, ReaderRank reader, std::uint32_t shard_count)
-    : reader_(reader), shard_count_(shard_count) {
+FoundPieces::FoundPieces(const Wants& wants, ReaderRank reader, std::vector<plan::Holder> holders)
+    : reader_(reader),
+      holders_(std::move(holders)),
+      shard_count_(static_cast<std::uint32_t>(holders_.size())) {
   std::map<std::string_view, std::string_view> tensor_of;  // By the name of a part.
   for (const WantedPiece& wanted : wants.pieces) {
     const plan::Want& want = wanted.want;
@@ -71,7 +73,7 @@ FoundPieces::FoundPieces(const Wants& wants, ReaderRank reader, std::uint32_t sh
     found_[name].tensor = part == tensor_of.end() ? std::string_view(name) : part->second;
   }
   for (const WantedBytes& wanted : wants.bytes) {
-    CKPT_ASSERT(wanted.rank < shard_count);
+    CKPT_ASSERT(wanted.rank < shard_count_);
     ++records_[wanted.rank].reasons;
   }
 }
@@ -172,7 +174,9 @@ bool FoundPieces::is_better(std::uint32_t rank, std::uint32_t than) const {
   const auto turn = [&](std::uint32_t each) {
     return (each + shard_count_ - reader_.rank % shard_count_) % shard_count_;
   };
-  return turn(rank) < turn(than);
+  const std::uint8_t tier = holders_[rank].tier;
+  const std::uint8_t other_tier = holders_[than].tier;
+  return tier != other_tier ? tier < other_tier : turn(rank) < turn(than);
 }
 
 // One memory here cannot hold two different tensors.

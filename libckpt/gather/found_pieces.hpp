@@ -23,17 +23,18 @@
 #include "gather/shard_source.hpp"
 #include "gather/wants.hpp"
 #include "plan/piece_index.hpp"
+#include "plan/planner.hpp"
 
 namespace ckpt::gather {
 
-// Of copies of a region: those whose ranks follow the reader's. More readers than that spread over
-// more holders.
+// Of copies of a region: the nearest, and of these the ones whose ranks follow the reader's. So
+// many readers spread over many holders.
 inline constexpr std::size_t copies_kept_max = 8;
 
 class FoundPieces {
  public:
-  // `wants` outlive it.
-  FoundPieces(const Wants& wants, ReaderRank reader, std::uint32_t shard_count);
+  // `wants` outlive it. `holders`: each shard's.
+  FoundPieces(const Wants& wants, ReaderRank reader, std::vector<plan::Holder> holders);
   FoundPieces(const FoundPieces&) = delete;  // It refers to its own names.
   FoundPieces& operator=(const FoundPieces&) = delete;
 
@@ -97,6 +98,7 @@ class FoundPieces {
   Status add_forms(plan::PieceIndex& index) const;
 
   const ReaderRank reader_;
+  const std::vector<plan::Holder> holders_;
   const std::uint32_t shard_count_;
   std::vector<std::string> names_;
   std::unordered_map<std::string_view, Name> found_;

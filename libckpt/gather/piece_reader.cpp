@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -25,11 +26,16 @@ constexpr std::size_t gaps_named_max = 5;
 constexpr std::size_t checks_in_flight = 4;  // As many threads may take checksums.
 // Bits that flip in a Chunk each time that it comes are those of a broken machine.
 constexpr int reads_max = 2;
+// Each plan after the first leaves out all shards that could not be read by the one before.
+constexpr int plans_max = 3;
+
+using Record = std::shared_ptr<const format::ShardRecord>;
+using Records = std::map<std::uint32_t, Record>;  // By rank.
 
 // A shard that some bytes are read from.
 struct Shard {
   std::uint32_t rank = 0;
-  std::shared_ptr<const format::ShardRecord> record;
+  Record record;
   std::optional<ShardPlaces> places;
   std::vector<std::size_t> unread;  // Chunks, ascending.
 };
@@ -40,10 +46,14 @@ struct PieceReading {
   ReaderRank reader;
   Wants wants;
   storage::TransferHooks hooks;
-  TakeChecksums take_checksums;  // Null: nobody takes some.
-  std::vector<Shard> shards;     // Those that are read, by rank.
+  TakeChecksums take_checksums;       // Null: nobody takes some.
+  std::vector<plan::Holder> holders;  // By rank.
+  plan::PieceIndex index;
   plan::Plan plan;
-  bool is_counted = true;  // False: what comes is read again.
+  int plans = 1;
+  std::vector<Shard> shards;                // Those that are read, by rank.
+  std::map<std::uint32_t, Error> failures;  // By rank: the next plan leaves it out.
+  bool is_counted = true;                   // False: what comes is read again.
 };
 
 // `found` lives until the Task ends.
@@ -63,12 +73,17 @@ std::string text_of(std::span<const plan::Gap> gaps, std::span<const plan::Want>
   return text;
 }
 
-Status make_plan(PieceReading& reading, const FoundPieces& found) {
-  CKPT_TRY(const plan::PieceIndex index, found.index());
-  const std::vector<plan::Holder> holders(reading.source.shard_count());
+std::vector<plan::Holder> holders_of(const ShardSource& source) {
+  std::vector<plan::Holder> holders(source.shard_count());
+  for (std::uint32_t rank = 0; rank < holders.size(); ++rank)
+    holders[rank].tier = static_cast<std::uint8_t>(source.nearness(rank));
+  return holders;
+}
+
+Result<plan::Plan> plan_of(const PieceReading& reading) {
   std::vector<plan::Want> wants;
   for (const WantedPiece& wanted : reading.wants.pieces) wants.push_back(wanted.want);
-  auto plan = plan::make_plan(index, wants, {holders, reading.reader.rank});
+  auto plan = plan::make_plan(reading.index, wants, {reading.holders, reading.reader.rank});
   if (!plan) {
     // Never not_found: to a trainer it would mean that there is nothing to restore.
     const Errc code =
@@ -78,33 +93,54 @@ Status make_plan(PieceReading& reading, const FoundPieces& found) {
   if (!plan->gaps.empty())
     return fail(Errc::invalid_argument,
                 fmt::format("no rank has saved {}", text_of(plan->gaps, wants)));
-  reading.plan = std::move(plan).value();
-  return {};
+  return plan;
 }
 
-// Gives each shard that is read the reasons to read some of its Chunks, and keeps its record.
-void divide_work(PieceReading& reading, const FoundPieces& found) {
-  CKPT_ASSERT(reading.shards.empty());
+std::set<std::uint32_t> ranks_read(const plan::Plan& plan, const Wants& wants) {
   std::set<std::uint32_t> ranks;
-  for (const plan::Transfer& transfer : reading.plan.transfers) ranks.insert(transfer.holder);
-  for (const WantedBytes& wanted : reading.wants.bytes) ranks.insert(wanted.rank);
+  for (const plan::Transfer& transfer : plan.transfers) ranks.insert(transfer.holder);
+  for (const WantedBytes& wanted : wants.bytes) ranks.insert(wanted.rank);
+  return ranks;
+}
+
+// Gives each shard that is read the reasons to read some of its Chunks.
+void divide_work(PieceReading& reading, const Records& records) {
+  reading.shards.clear();
   const bool keeps_checksums = reading.take_checksums != nullptr;
   const ShardPlaces::Facts facts{reading.plan, reading.wants, keeps_checksums};
-  for (const std::uint32_t rank : ranks) {
+  for (const auto& [rank, record] : records) {
+    CKPT_ASSERT(record != nullptr);
     Shard& shard = reading.shards.emplace_back();
     shard.rank = rank;
-    shard.record = found.record(rank);
-    CKPT_ASSERT(shard.record != nullptr);
-    shard.places.emplace(shard.record, facts);
+    shard.record = record;
+    shard.places.emplace(record, facts);
   }
   const auto places_in = [&](std::uint32_t rank) -> ShardPlaces& {
-    return *std::ranges::lower_bound(reading.shards, rank, {}, &Shard::rank)->places;
+    const auto shard = std::ranges::lower_bound(reading.shards, rank, {}, &Shard::rank);
+    CKPT_ASSERT(shard != reading.shards.end());
+    return *shard->places;
   };
   for (std::uint32_t number = 0; number < reading.plan.transfers.size(); ++number)
     places_in(reading.plan.transfers[number].holder).want_transfer(number);
   for (std::uint32_t number = 0; number < reading.wants.bytes.size(); ++number)
     places_in(reading.wants.bytes[number].rank).want_bytes(number);
   for (Shard& shard : reading.shards) shard.unread = shard.places->chunks();
+}
+
+// Returns true, and leaves the shard out of later plans, if other ranks have copies of all that is
+// wanted of it.
+bool can_do_without(PieceReading& reading, std::uint32_t rank, Errc why) {
+  const bool may_be_elsewhere = why == Errc::corruption || why == Errc::unavailable ||
+                                why == Errc::io || why == Errc::not_found;
+  const bool is_wanted_itself = std::ranges::any_of(
+      reading.wants.bytes, [&](const WantedBytes& wanted) { return wanted.rank == rank; });
+  if (!may_be_elsewhere || is_wanted_itself || reading.plans == plans_max) return false;
+  plan::Holder& holder = reading.holders.at(rank);
+  CKPT_ASSERT(holder.is_usable);
+  holder.is_usable = false;
+  if (plan_of(reading)) return true;
+  holder.is_usable = true;
+  return false;
 }
 
 Task<void> read_shard_of(PieceReading& reading, std::size_t number) {
@@ -124,6 +160,10 @@ Task<void> read_shard_of(PieceReading& reading, std::size_t number) {
   sink.places = [&](std::size_t index) { return places.places_of(index); };
   auto read =
       co_await reading.source.read(shard.record, std::move(chunks), std::move(sink), reading.hooks);
+  if (!read && can_do_without(reading, shard.rank, read.error().code())) {
+    reading.failures.emplace(shard.rank, read.error());
+    co_return Status();
+  }
   co_return read;
 }
 
@@ -135,6 +175,43 @@ Task<void> read_unread(PieceReading& reading) {
   auto read = co_await storage::for_each_parallel(reading.shards.size(), shards_in_flight,
                                                   std::move(read_from));
   co_return read;
+}
+
+// Begins anew without the shards that failed. All is read again: this is rare, and another plan may
+// take any piece from another rank.
+Task<void> plan_again(PieceReading& reading) {
+  CKPT_ASSERT(!reading.failures.empty());
+  CKPT_ASSERT(reading.plans < plans_max);
+  const auto& [failed, why] = *reading.failures.begin();
+  log_warning("restore: rank {}{} cannot be read, and copies that other ranks declared are: {}",
+              failed, reading.failures.size() > 1 ? " and others" : "", why.message());
+  reading.failures.clear();
+  ++reading.plans;
+  CKPT_CO_TRY(plan::Plan plan, plan_of(reading));
+  Records records;
+  for (const Shard& shard : reading.shards) records.emplace(shard.rank, shard.record);
+  const std::set<std::uint32_t> ranks = ranks_read(plan, reading.wants);
+  std::erase_if(records, [&](const auto& each) { return !ranks.contains(each.first); });
+  for (const std::uint32_t rank : ranks) {
+    if (records.contains(rank)) continue;
+    std::vector<std::string> no_names;
+    CKPT_CO_TRY(Excerpt excerpt, co_await reading.source.look(rank, std::move(no_names)));
+    records.emplace(rank, std::move(excerpt.record));
+  }
+  reading.plan = std::move(plan);
+  divide_work(reading, records);
+  reading.is_counted = false;
+  co_return Status();
+}
+
+// `reading` lives until the Task ends.
+Task<void> read_all(PieceReading& reading) {
+  CKPT_CO_CHECK(co_await read_unread(reading));
+  while (!reading.failures.empty()) {
+    CKPT_CO_CHECK(co_await plan_again(reading));
+    CKPT_CO_CHECK(co_await read_unread(reading));
+  }
+  co_return Status();
 }
 
 struct ChunkOfShard {
@@ -188,14 +265,19 @@ std::string name_of_changed(const PieceReading& reading) {
 
 // `reading` lives until the Task ends.
 Task<void> look_and_plan(PieceReading& reading) {
-  const std::uint32_t count = reading.source.shard_count();
-  FoundPieces found(reading.wants, reading.reader, count);
+  reading.holders = holders_of(reading.source);
+  FoundPieces found(reading.wants, reading.reader, reading.holders);
   std::function<Task<void>(std::size_t)> look = [&](std::size_t rank) {
     return look_at(reading.source, found, static_cast<std::uint32_t>(rank));
   };
-  CKPT_CO_CHECK(co_await storage::for_each_parallel(count, looks_in_flight, std::move(look)));
-  CKPT_CO_CHECK(make_plan(reading, found));
-  divide_work(reading, found);
+  CKPT_CO_CHECK(co_await storage::for_each_parallel(reading.holders.size(), looks_in_flight,
+                                                    std::move(look)));
+  CKPT_CO_TRY(reading.index, found.index());
+  CKPT_CO_TRY(reading.plan, plan_of(reading));
+  Records records;
+  for (const std::uint32_t rank : ranks_read(reading.plan, reading.wants))
+    records.emplace(rank, found.record(rank));
+  divide_work(reading, records);
   co_return Status();
 }
 
@@ -211,7 +293,7 @@ Task<void> read_pieces(ShardSource& source, ReaderRank reader, Wants wants,
                        storage::TransferHooks hooks) {
   PieceReading reading{source, reader, std::move(wants), std::move(hooks), {}};
   CKPT_CO_CHECK(co_await look_and_plan(reading));
-  auto read = co_await read_unread(reading);
+  auto read = co_await read_all(reading);
   co_return read;
 }
 
@@ -223,7 +305,7 @@ Task<void> read_pieces(ShardSource& source, ReaderRank reader, Wants wants,
   CKPT_CO_CHECK(co_await look_and_plan(reading));
   std::string changed;
   for (int reads = 0; reads < reads_max; ++reads) {
-    CKPT_CO_CHECK(co_await read_unread(reading));
+    CKPT_CO_CHECK(co_await read_all(reading));
     // In this order: what changes before the check is found by it, what changes later does not
     // match these checksums.
     CKPT_CO_CHECK(co_await reading.take_checksums());

@@ -2,8 +2,11 @@
 //
 //   1. Looks up what each rank's shard has of the wanted tensors, and keeps only what some want
 //      overlaps (gather/found_pieces.hpp).
-//   2. Plans which bytes of which shard go where (plan/planner.hpp).
-//   3. Reads each Chunk that the plan needs once, verifies it, and copies from it.
+//   2. Plans which bytes of which shard go where (plan/planner.hpp): of copies that ranks declared,
+//      the nearest.
+//   3. Reads each Chunk that the plan needs once, verifies it, and copies from it. If no place
+//      gives a Chunk, it plans again without that shard, twice at most, and reads the copies that
+//      other ranks have.
 //   4. For a reader who takes checksums of the targets: checks afterwards that they hold what was
 //      verified, and reads again what does not (gather/shard_places.hpp).
 //
@@ -16,7 +19,8 @@
 //
 // Memory: some Chunks; while it plans, what 16 shards have of the wanted names, and what is kept of
 //         all of them: at most 8 copies of each region that a want overlaps, with 160 bytes for a
-//         copy and 300 for a region; then the plan, and the records of the shards that it reads.
+//         copy and 300 for a region; then 100 bytes for a copy, the plan, and the records of the
+//         shards that it reads.
 #pragma once
 
 #include <functional>

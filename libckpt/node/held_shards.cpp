@@ -66,6 +66,11 @@ std::vector<std::string> HeldShards::peers_of(std::uint32_t rank) const {
   return peers;
 }
 
+gather::Nearness HeldShards::nearness(std::uint32_t rank) const {
+  if (held_here(rank) != nullptr) return gather::Nearness::own_memory;
+  return peers_of(rank).empty() ? gather::Nearness::storage : gather::Nearness::peer_memory;
+}
+
 Task<std::shared_ptr<const ShardRecord>> HeldShards::whole_record(std::uint32_t rank) {
   if (const std::shared_ptr<Slot> slot = held_here(rank)) co_return slot->record();
   if (auto kept = records_.find(rank)) co_return kept;

@@ -43,6 +43,7 @@ class HeldShards final : public gather::ShardSource {
         start_(start) {}
 
   std::uint32_t shard_count() const override;
+  gather::Nearness nearness(std::uint32_t rank) const override;
   Task<gather::Excerpt> look(std::uint32_t rank, std::vector<std::string> names) override;
   Task<std::shared_ptr<const format::ShardRecord>> whole_record(std::uint32_t rank) override;
   Task<void> read(std::shared_ptr<const format::ShardRecord> record,

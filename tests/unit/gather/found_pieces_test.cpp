@@ -84,7 +84,7 @@ std::set<std::uint32_t> records_of(const FoundPieces& found, std::uint32_t count
 std::string error_of(const ByRank& shards, const Wants& wants, ReaderRank reader = {0, 1}) {
   std::set<std::string> texts;
   for (const auto& order : orders_of(shards.size())) {
-    FoundPieces found(wants, reader, static_cast<std::uint32_t>(shards.size()));
+    FoundPieces found(wants, reader, std::vector<plan::Holder>(shards.size()));
     add_all(found, shards, order);
     const auto index = found.index();
     texts.insert(index ? "" : index.error().message());
@@ -107,7 +107,7 @@ TEST_CASE("found pieces: of many shards those are kept that a want overlaps", "[
   wants.pieces = {want_of("rows", shape, Box{{499, 0}, {2, 8}}),
                   want_of("columns", {8, 1000}, Box{{0, 600}, {8, 1}})};
   for (const auto& order : orders_of(shards.size())) {
-    FoundPieces found(wants, {3, 500}, 1000);
+    FoundPieces found(wants, {3, 500}, std::vector<plan::Holder>(1000));
     CHECK(found.names() == std::vector<std::string>{"columns", "rows"});
     add_all(found, shards, order);
     CHECK(found.piece_count() == 3);
@@ -128,7 +128,7 @@ TEST_CASE("found pieces: a range that overlaps a box in its middle is kept", "[u
                          {place_of("w", shape, Box{{0, 5}, {4, 3}})}};
   Wants wants;
   wants.pieces = {want_of("w", shape, FlatRange{11, 2})};  // Of row 1: columns 3 and 4.
-  FoundPieces found(wants, {0, 1}, 3);
+  FoundPieces found(wants, {0, 1}, std::vector<plan::Holder>(3));
   add_all(found, shards, {0, 1, 2});
   CHECK(records_of(found, 3) == std::set<std::uint32_t>{1});
 }
@@ -142,7 +142,7 @@ TEST_CASE("found pieces: of many copies those are kept whose ranks follow the re
   Wants wants;
   wants.pieces = {want_of("norm", shape, plan::whole(shape))};
   for (const auto& order : orders_of(shards.size())) {
-    FoundPieces found(wants, {197, 200}, 100);
+    FoundPieces found(wants, {197, 200}, std::vector<plan::Holder>(100));
     add_all(found, shards, order);
     CHECK(found.piece_count() == copies_kept_max);
     const std::set<std::uint32_t> expected = {97, 98, 99, 0, 1, 2, 3, 4};
@@ -152,6 +152,23 @@ TEST_CASE("found pieces: of many copies those are kept whose ranks follow the re
     CHECK(holders_of(*index, wants.pieces[0].want) == expected);
     for (const auto& held : index->overlapping(*index->find("norm"), {0, 64}))
       CHECK(held.offset == 4096 * held.holder);
+  }
+}
+
+TEST_CASE("found pieces: of many copies the nearest are kept", "[unit][gather]") {
+  const Shape shape = {64};
+  ByRank shards(40);
+  std::vector<plan::Holder> holders(40);
+  for (std::uint64_t rank = 0; rank < 40; ++rank) {
+    shards[rank] = {place_of("norm", shape, Box{{0}, {64}})};
+    holders[rank].tier = rank == 3 || rank == 33 ? 0 : rank % 4 == 1 ? 1 : 2;
+  }
+  Wants wants;
+  wants.pieces = {want_of("norm", shape, plan::whole(shape))};
+  for (const auto& order : orders_of(shards.size())) {
+    FoundPieces found(wants, {10, 20}, holders);
+    add_all(found, shards, order);
+    CHECK(records_of(found, 40) == std::set<std::uint32_t>{3, 33, 13, 17, 21, 25, 29, 37});
   }
 }
 
@@ -168,7 +185,7 @@ TEST_CASE("found pieces: of whole tensors only the reader's is kept, or the only
       want_of("each", shape, plan::whole(shape)), want_of("empty", {0}, plan::whole(Shape{0})),
       want_of("one", shape, plan::whole(shape)), want_of("two", shape, plan::whole(shape))};
   for (const auto& order : orders_of(shards.size())) {
-    FoundPieces found(wants, {20, 50}, 50);
+    FoundPieces found(wants, {20, 50}, std::vector<plan::Holder>(50));
     add_all(found, shards, order);
     CHECK(records_of(found, 50) == std::set<std::uint32_t>{7, 20});
     const auto index = found.index();
@@ -223,7 +240,7 @@ TEST_CASE("found pieces: one shape everywhere is known, though it is not the wan
                          {place_of("w", shape, Box{{1, 0}, {1, 4}})}};
   Wants wants;
   wants.pieces = {want_of("w", {2, 5}, plan::whole(Shape{2, 5}))};
-  FoundPieces found(wants, {0, 1}, 2);
+  FoundPieces found(wants, {0, 1}, std::vector<plan::Holder>(2));
   add_all(found, shards, {1, 0});
   CHECK(found.piece_count() == 0);
   CHECK(found.record_count() == 0);
@@ -261,7 +278,7 @@ TEST_CASE("found pieces: parts with names of their own are pieces of the tensor"
   Wants wants;
   wants.pieces = {want_of("w", shape, Box{{1, 0}, {2, 4}})};
   wants.pieces[0].part_names = {"w[0:2]", "w[3:4]"};
-  FoundPieces found(wants, {0, 1}, 2);
+  FoundPieces found(wants, {0, 1}, std::vector<plan::Holder>(2));
   add_all(found, shards, {1, 0});
   CHECK(found.piece_count() == 2);
   const auto index = found.index();
@@ -273,7 +290,7 @@ TEST_CASE("found pieces: the record of a shard that is wanted as it is stays", "
   Wants wants;
   std::vector<std::byte> target(8);
   wants.bytes = {{2, 0, target}};
-  FoundPieces found(wants, {0, 1}, 4);
+  FoundPieces found(wants, {0, 1}, std::vector<plan::Holder>(4));
   add_all(found, ByRank(4), {3, 2, 1, 0});
   CHECK(records_of(found, 4) == std::set<std::uint32_t>{2});
 }
