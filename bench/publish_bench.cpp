@@ -3,7 +3,7 @@
 // Method: 16,384 ranks, each with a slice of 1,000 tensors, as writers leave them in a work
 //         directory: parts with all their pieces, files of the right size without content. Then the
 //         step is published, listed, and planned by one rank of a job of half as many ranks, which
-//         reads each part and keeps the pieces that it wants. Time and memory of each.
+//         looks its tensors up in all parts, by the code of a restore. Time and memory of each.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -15,10 +15,10 @@
 #include "bench/harness.hpp"
 #include "bench/loop.hpp"
 #include "bench/must.hpp"
+#include "gather/piece_reader.hpp"
+#include "gather/stored_shards.hpp"
 #include "os/ring_file_system.hpp"
-#include "plan/planner.hpp"
 #include "storage/catalog.hpp"
-#include "storage/part_reader.hpp"
 #include "storage/publish.hpp"
 #include "storage/step_directory.hpp"
 
@@ -89,39 +89,23 @@ double take_peak_mib() {
   return kib / 1024;
 }
 
-struct Planned {
-  std::size_t pieces = 0;
-  std::size_t transfers = 0;
-};
-
-// One rank of a job of half as many ranks wants its slices, which are twice as long.
-Task<Planned> plan_one(storage::Site site, std::string name, std::uint32_t reader) {
+// One rank of a job of half as many ranks wants its slices, which are twice as long. It looks them
+// up and plans as a restore does.
+Task<void> plan_one(storage::Site site, std::string name, std::uint32_t reader) {
   CKPT_CO_TRY(const auto manifest, co_await storage::read_manifest(site, name));
   const std::uint64_t begin = 2 * slice * reader;
-  std::vector<plan::Want> wants;
-  for (std::uint32_t tensor = 0; tensor < tensors; ++tensor)
-    wants.push_back({name_of(tensor),
-                     DType::f32,
-                     {slice * manifest->world_size},
-                     Box{{begin}, {2 * slice}},
-                     {}});
-  plan::PieceIndex index;
-  std::vector<plan::Holder> holders(manifest->world_size);
-  for (std::uint32_t rank = 0; rank < manifest->world_size; ++rank) {
-    CKPT_CO_TRY(const auto part,
-                co_await storage::read_part(site.files(), site.at(name), manifest, rank));
-    for (const format::TensorPlace& tensor : part->record.layout.tensors) {
-      const std::uint64_t at = tensor.piece->offset[0];
-      if (at + slice <= begin || at >= begin + 2 * slice) continue;
-      const Region region = format::region_of(tensor.piece, tensor.shape);
-      CKPT_CO_CHECK(index.add({tensor.name, tensor.dtype, tensor.piece->global_shape, region,
-                               tensor.piece->order, rank, tensor.extent.offset}));
-    }
+  std::vector<gather::WantedPiece> wanted(tensors);
+  for (std::uint32_t tensor = 0; tensor < tensors; ++tensor) {
+    plan::Want& want = wanted[tensor].want;
+    want.name = name_of(tensor);
+    want.dtype = DType::f32;
+    want.shape = {slice * manifest->world_size};
+    want.region = Box{{begin}, {2 * slice}};
   }
-  index.finish();
-  CKPT_CO_TRY(const auto made, plan::make_plan(index, wants, {holders, reader}));
-  if (!made.gaps.empty()) co_return fail(Errc::corruption, "a gap in the plan");
-  co_return Planned{index.size(), made.transfers.size()};
+  gather::StoredShards shards(site.files(), site.at(name), manifest);
+  const gather::ReaderRank rank{reader, manifest->world_size / 2};
+  auto planned = co_await gather::check_pieces(shards, rank, std::move(wanted));
+  co_return planned;
 }
 
 using Steady = std::chrono::steady_clock;
@@ -163,15 +147,14 @@ int main(int argc, char** argv) {
   if (catalog.checkpoints.size() != 1) bench::give_up("the step is not listed");
   take_peak_mib();
   begin = Steady::now();
-  const auto planned = bench::must(loop.run(plan_one(site, published.name, ranks / 4)));
+  bench::must(loop.run(plan_one(site, published.name, ranks / 4)));
   const double plan_seconds = seconds_since(begin);
   const double plan_mib = take_peak_mib();
   const std::filesystem::path step = directory + "/" + published.name;
-  harness.add_condition(fmt::format(
-      "{} ranks of {} pieces: the root has {} bytes, a part {}; the plan has {} pieces and {} "
-      "transfers",
-      ranks, tensors, std::filesystem::file_size(step / format::manifest_name),
-      std::filesystem::file_size(step / format::part_name(0)), planned.pieces, planned.transfers));
+  harness.add_condition(fmt::format("{} ranks of {} pieces: the root has {} bytes, a part {}",
+                                    ranks, tensors,
+                                    std::filesystem::file_size(step / format::manifest_name),
+                                    std::filesystem::file_size(step / format::part_name(0))));
   const auto show = [&](const char* id, const std::string& what, const char* unit, double value) {
     harness.sample({id, what, 0, 0, Better::lower, unit, false}, 0.5, {value});
   };

@@ -21,6 +21,7 @@ class KnownShards final : public ShardSource {
   const format::ShardRecord& record(std::uint32_t rank) const { return *shards_.at(rank).record; }
 
   std::uint32_t shard_count() const override { return static_cast<std::uint32_t>(shards_.size()); }
+  Nearness nearness(std::uint32_t rank) const override { return source_.nearness(rank); }
   Task<Excerpt> look(std::uint32_t rank, std::vector<std::string> names) override;
   Task<std::shared_ptr<const format::ShardRecord>> whole_record(std::uint32_t rank) override;
   Task<void> read(std::shared_ptr<const format::ShardRecord> record,

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
-#include "format/piece.hpp"
+#include "gather/found_pieces.hpp"
 #include "gather/shard_places.hpp"
 #include "storage/parallel.hpp"
 
@@ -24,10 +26,16 @@ constexpr std::size_t gaps_named_max = 5;
 constexpr std::size_t checks_in_flight = 4;  // As many threads may take checksums.
 // Bits that flip in a Chunk each time that it comes are those of a broken machine.
 constexpr int reads_max = 2;
+// Each plan after the first leaves out all shards that could not be read by the one before.
+constexpr int plans_max = 3;
 
+using Record = std::shared_ptr<const format::ShardRecord>;
+using Records = std::map<std::uint32_t, Record>;  // By rank.
+
+// A shard that some bytes are read from.
 struct Shard {
   std::uint32_t rank = 0;
-  Excerpt found;
+  Record record;
   std::optional<ShardPlaces> places;
   std::vector<std::size_t> unread;  // Chunks, ascending.
 };
@@ -38,95 +46,22 @@ struct PieceReading {
   ReaderRank reader;
   Wants wants;
   storage::TransferHooks hooks;
-  TakeChecksums take_checksums;                  // Null: nobody takes some.
-  std::vector<std::string> names;                // The wanted ones, ascending.
-  std::map<std::string, std::string> tensor_of;  // By the name of a part.
-  std::vector<Shard> shards;                     // By rank.
+  TakeChecksums take_checksums;       // Null: nobody takes some.
+  std::vector<plan::Holder> holders;  // By rank.
+  plan::PieceIndex index;
   plan::Plan plan;
-  bool is_counted = true;  // False: what comes is read again.
+  int plans = 1;
+  std::vector<Shard> shards;                // Those that are read, by rank.
+  std::map<std::uint32_t, Error> failures;  // By rank: the next plan leaves it out.
+  bool is_counted = true;                   // False: what comes is read again.
 };
 
-Task<void> look_at(PieceReading& reading, std::size_t rank) {
-  Shard& shard = reading.shards[rank];
-  shard.rank = static_cast<std::uint32_t>(rank);
-  std::vector<std::string> names = reading.names;
-  CKPT_CO_TRY(shard.found, co_await reading.source.look(shard.rank, std::move(names)));
+// `found` lives until the Task ends.
+Task<void> look_at(ShardSource& source, FoundPieces& found, std::uint32_t rank) {
+  std::vector<std::string> names = found.names();
+  CKPT_CO_TRY(Excerpt excerpt, co_await source.look(rank, std::move(names)));
+  found.add(rank, std::move(excerpt));
   co_return Status();
-}
-
-// The names that several shards have as a whole tensor, and the ranks of the first two.
-using Several = std::map<std::string_view, std::pair<std::uint32_t, std::uint32_t>>;
-Several whole_in_several(std::span<const Shard> shards) {
-  std::map<std::string_view, std::uint32_t> first;
-  Several several;
-  for (const Shard& shard : shards) {
-    for (const format::TensorPlace& tensor : shard.found.tensors) {
-      if (tensor.piece || tensor.extent.bytes == 0) continue;
-      const auto [found, is_first] = first.emplace(tensor.name, shard.rank);
-      if (!is_first) several.emplace(tensor.name, std::pair(found->second, shard.rank));
-    }
-  }
-  return several;
-}
-
-Status check_readable(const PieceReading& reading, const Several& several) {
-  const std::size_t saved_by = reading.shards.size();
-  if (several.empty() || reading.reader.world_size == saved_by) return {};
-  const auto& [name, ranks] = *several.begin();
-  return fail(Errc::unsupported,
-              fmt::format("tensor \"{}\" was saved whole by rank {} and rank {} of {}, and there "
-                          "are {} ranks now: nothing says whether these are copies, or which rank "
-                          "goes on with which; save copies as pieces with a number each",
-                          name, ranks.first, ranks.second, saved_by, reading.reader.world_size));
-}
-
-// One memory here cannot hold two different tensors.
-Status check_shared(const PieceReading& reading) {
-  std::map<std::string_view, std::string_view> wanted;  // By each other name.
-  for (const WantedPiece& each : reading.wants.pieces)
-    for (const std::string& name : each.also) wanted.emplace(name, each.want.name);
-  if (wanted.empty()) return {};
-  for (const Shard& shard : reading.shards) {
-    for (const format::TensorPlace& tensor : shard.found.tensors) {
-      const auto other = wanted.find(tensor.name);
-      if (other == wanted.end() || tensor.extent.bytes == 0) continue;
-      const auto same = std::ranges::find_if(shard.found.tensors, [&](const auto& each) {
-        return each.name == other->second &&
-               (each.alias_of == tensor.name || tensor.alias_of == each.name);
-      });
-      if (same == shard.found.tensors.end())
-        return fail(Errc::invalid_argument,
-                    fmt::format("tensors \"{}\" and \"{}\" share memory here, and differ in what "
-                                "rank {} saved",
-                                other->second, tensor.name, shard.rank));
-    }
-  }
-  return {};
-}
-
-Result<plan::PieceIndex> index_of(const PieceReading& reading) {
-  const Several several = whole_in_several(reading.shards);
-  CKPT_CHECK(check_readable(reading, several));
-  plan::PieceIndex index;
-  for (const Shard& shard : reading.shards) {
-    for (const format::TensorPlace& tensor : shard.found.tensors) {
-      const bool is_of_one_rank = !tensor.piece && several.contains(tensor.name);
-      if (is_of_one_rank && shard.rank != reading.reader.rank) continue;
-      const std::vector<std::uint64_t> shape = format::global_shape_of(tensor.piece, tensor.shape);
-      plan::HeldPiece piece;
-      const auto named = reading.tensor_of.find(tensor.name);
-      piece.name = named == reading.tensor_of.end() ? tensor.name : named->second;
-      piece.dtype = tensor.dtype;
-      piece.shape = shape;
-      piece.region = format::region_of(tensor.piece, tensor.shape);
-      if (tensor.piece) piece.order = tensor.piece->order;
-      piece.holder = shard.rank;
-      piece.offset = tensor.extent.offset;
-      CKPT_CHECK(index.add(piece));
-    }
-  }
-  index.finish();
-  return index;
 }
 
 std::string text_of(std::span<const plan::Gap> gaps, std::span<const plan::Want> wants) {
@@ -138,13 +73,17 @@ std::string text_of(std::span<const plan::Gap> gaps, std::span<const plan::Want>
   return text;
 }
 
-Status make_plan(PieceReading& reading) {
-  CKPT_CHECK(check_shared(reading));
-  CKPT_TRY(const plan::PieceIndex index, index_of(reading));
-  const std::vector<plan::Holder> holders(reading.shards.size());
+std::vector<plan::Holder> holders_of(const ShardSource& source) {
+  std::vector<plan::Holder> holders(source.shard_count());
+  for (std::uint32_t rank = 0; rank < holders.size(); ++rank)
+    holders[rank].tier = static_cast<std::uint8_t>(source.nearness(rank));
+  return holders;
+}
+
+Result<plan::Plan> plan_of(const PieceReading& reading) {
   std::vector<plan::Want> wants;
   for (const WantedPiece& wanted : reading.wants.pieces) wants.push_back(wanted.want);
-  auto plan = plan::make_plan(index, wants, {holders, reading.reader.rank});
+  auto plan = plan::make_plan(reading.index, wants, {reading.holders, reading.reader.rank});
   if (!plan) {
     // Never not_found: to a trainer it would mean that there is nothing to restore.
     const Errc code =
@@ -154,25 +93,58 @@ Status make_plan(PieceReading& reading) {
   if (!plan->gaps.empty())
     return fail(Errc::invalid_argument,
                 fmt::format("no rank has saved {}", text_of(plan->gaps, wants)));
-  reading.plan = std::move(plan).value();
-  return {};
+  return plan;
 }
 
-// Gives each shard the reasons to read some of its Chunks.
-void divide_work(PieceReading& reading) {
+std::set<std::uint32_t> ranks_read(const plan::Plan& plan, const Wants& wants) {
+  std::set<std::uint32_t> ranks;
+  for (const plan::Transfer& transfer : plan.transfers) ranks.insert(transfer.holder);
+  for (const WantedBytes& wanted : wants.bytes) ranks.insert(wanted.rank);
+  return ranks;
+}
+
+// Gives each shard that is read the reasons to read some of its Chunks.
+void divide_work(PieceReading& reading, const Records& records) {
+  reading.shards.clear();
   const bool keeps_checksums = reading.take_checksums != nullptr;
-  for (Shard& shard : reading.shards)
-    shard.places.emplace(shard.found.record,
-                         ShardPlaces::Facts{reading.plan, reading.wants, keeps_checksums});
+  const ShardPlaces::Facts facts{reading.plan, reading.wants, keeps_checksums};
+  for (const auto& [rank, record] : records) {
+    CKPT_ASSERT(record != nullptr);
+    Shard& shard = reading.shards.emplace_back();
+    shard.rank = rank;
+    shard.record = record;
+    shard.places.emplace(record, facts);
+  }
+  const auto places_in = [&](std::uint32_t rank) -> ShardPlaces& {
+    const auto shard = std::ranges::lower_bound(reading.shards, rank, {}, &Shard::rank);
+    CKPT_ASSERT(shard != reading.shards.end());
+    return *shard->places;
+  };
   for (std::uint32_t number = 0; number < reading.plan.transfers.size(); ++number)
-    reading.shards[reading.plan.transfers[number].holder].places->want_transfer(number);
+    places_in(reading.plan.transfers[number].holder).want_transfer(number);
   for (std::uint32_t number = 0; number < reading.wants.bytes.size(); ++number)
-    reading.shards.at(reading.wants.bytes[number].rank).places->want_bytes(number);
+    places_in(reading.wants.bytes[number].rank).want_bytes(number);
   for (Shard& shard : reading.shards) shard.unread = shard.places->chunks();
 }
 
-Task<void> read_shard_of(PieceReading& reading, std::size_t rank) {
-  Shard& shard = reading.shards[rank];
+// Returns true, and leaves the shard out of later plans, if other ranks have copies of all that is
+// wanted of it.
+bool can_do_without(PieceReading& reading, std::uint32_t rank, Errc why) {
+  const bool may_be_elsewhere = why == Errc::corruption || why == Errc::unavailable ||
+                                why == Errc::io || why == Errc::not_found;
+  const bool is_wanted_itself = std::ranges::any_of(
+      reading.wants.bytes, [&](const WantedBytes& wanted) { return wanted.rank == rank; });
+  if (!may_be_elsewhere || is_wanted_itself || reading.plans == plans_max) return false;
+  plan::Holder& holder = reading.holders.at(rank);
+  CKPT_ASSERT(holder.is_usable);
+  holder.is_usable = false;
+  if (plan_of(reading)) return true;
+  holder.is_usable = true;
+  return false;
+}
+
+Task<void> read_shard_of(PieceReading& reading, std::size_t number) {
+  Shard& shard = reading.shards[number];
   if (shard.unread.empty()) co_return Status();
   ShardPlaces& places = *shard.places;
   std::vector<std::size_t> chunks = std::exchange(shard.unread, {});
@@ -186,29 +158,70 @@ Task<void> read_shard_of(PieceReading& reading, std::size_t rank) {
     places.copy(index, bytes);
   };
   sink.places = [&](std::size_t index) { return places.places_of(index); };
-  auto read = co_await reading.source.read(shard.found.record, std::move(chunks), std::move(sink),
-                                           reading.hooks);
+  auto read =
+      co_await reading.source.read(shard.record, std::move(chunks), std::move(sink), reading.hooks);
+  if (!read && can_do_without(reading, shard.rank, read.error().code())) {
+    reading.failures.emplace(shard.rank, read.error());
+    co_return Status();
+  }
   co_return read;
 }
 
 // `reading` lives until the Task ends.
 Task<void> read_unread(PieceReading& reading) {
-  std::function<Task<void>(std::size_t)> read_from = [&](std::size_t rank) {
-    return read_shard_of(reading, rank);
+  std::function<Task<void>(std::size_t)> read_from = [&](std::size_t number) {
+    return read_shard_of(reading, number);
   };
   auto read = co_await storage::for_each_parallel(reading.shards.size(), shards_in_flight,
                                                   std::move(read_from));
   co_return read;
 }
 
+// Begins anew without the shards that failed. All is read again: this is rare, and another plan may
+// take any piece from another rank.
+Task<void> plan_again(PieceReading& reading) {
+  CKPT_ASSERT(!reading.failures.empty());
+  CKPT_ASSERT(reading.plans < plans_max);
+  const auto& [failed, why] = *reading.failures.begin();
+  log_warning("restore: rank {}{} cannot be read, and copies that other ranks declared are: {}",
+              failed, reading.failures.size() > 1 ? " and others" : "", why.message());
+  reading.failures.clear();
+  ++reading.plans;
+  CKPT_CO_TRY(plan::Plan plan, plan_of(reading));
+  Records records;
+  for (const Shard& shard : reading.shards) records.emplace(shard.rank, shard.record);
+  const std::set<std::uint32_t> ranks = ranks_read(plan, reading.wants);
+  std::erase_if(records, [&](const auto& each) { return !ranks.contains(each.first); });
+  for (const std::uint32_t rank : ranks) {
+    if (records.contains(rank)) continue;
+    std::vector<std::string> no_names;
+    CKPT_CO_TRY(Excerpt excerpt, co_await reading.source.look(rank, std::move(no_names)));
+    records.emplace(rank, std::move(excerpt.record));
+  }
+  reading.plan = std::move(plan);
+  divide_work(reading, records);
+  reading.is_counted = false;
+  co_return Status();
+}
+
+// `reading` lives until the Task ends.
+Task<void> read_all(PieceReading& reading) {
+  CKPT_CO_CHECK(co_await read_unread(reading));
+  while (!reading.failures.empty()) {
+    CKPT_CO_CHECK(co_await plan_again(reading));
+    CKPT_CO_CHECK(co_await read_unread(reading));
+  }
+  co_return Status();
+}
+
 struct ChunkOfShard {
-  std::size_t rank = 0;
+  std::size_t shard = 0;  // Its place in the list.
   std::size_t chunk = 0;
 };
 
 // Sorts it among the unread ones if it does not lie there any more.
 Task<void> check_chunk(PieceReading& reading, ChunkOfShard it) {
-  Shard& shard = reading.shards[it.rank];
+  Shard& shard = reading.shards[it.shard];
   bool holds = false;
   std::function<void()> look = [&] { holds = shard.places->holds(it.chunk); };
   CKPT_CO_CHECK(co_await run_on(reading.hooks.compute, std::move(look)));
@@ -220,10 +233,10 @@ Task<void> check_chunk(PieceReading& reading, ChunkOfShard it) {
 // Finds the Chunks that have to come again.
 Task<void> check_all(PieceReading& reading) {
   std::vector<ChunkOfShard> all;
-  for (std::size_t rank = 0; rank < reading.shards.size(); ++rank) {
-    CKPT_ASSERT(reading.shards[rank].unread.empty());
-    for (const std::size_t chunk : reading.shards[rank].places->chunks())
-      all.push_back({rank, chunk});
+  for (std::size_t shard = 0; shard < reading.shards.size(); ++shard) {
+    CKPT_ASSERT(reading.shards[shard].unread.empty());
+    for (const std::size_t chunk : reading.shards[shard].places->chunks())
+      all.push_back({shard, chunk});
   }
   std::function<Task<void>(std::size_t)> check = [&](std::size_t number) {
     return check_chunk(reading, all[number]);
@@ -252,23 +265,20 @@ std::string name_of_changed(const PieceReading& reading) {
 
 // `reading` lives until the Task ends.
 Task<void> look_and_plan(PieceReading& reading) {
-  for (const WantedPiece& wanted : reading.wants.pieces) {
-    reading.names.push_back(wanted.want.name);
-    reading.names.insert(reading.names.end(), wanted.also.begin(), wanted.also.end());
-    for (const std::string& part : wanted.part_names) {
-      reading.names.push_back(part);
-      reading.tensor_of.emplace(part, wanted.want.name);
-    }
-  }
-  std::ranges::sort(reading.names);
-  reading.names.erase(std::ranges::unique(reading.names).begin(), reading.names.end());
-  reading.shards.resize(reading.source.shard_count());
-  std::function<Task<void>(std::size_t)> look = [&](std::size_t index) {
-    return look_at(reading, index);
+  reading.holders = holders_of(reading.source);
+  FoundPieces found(reading.wants, reading.reader, reading.holders);
+  std::function<Task<void>(std::size_t)> look = [&](std::size_t rank) {
+    return look_at(reading.source, found, static_cast<std::uint32_t>(rank));
   };
-  CKPT_CO_CHECK(
-      co_await storage::for_each_parallel(reading.shards.size(), looks_in_flight, std::move(look)));
-  co_return make_plan(reading);
+  CKPT_CO_CHECK(co_await storage::for_each_parallel(reading.holders.size(), looks_in_flight,
+                                                    std::move(look)));
+  CKPT_CO_TRY(reading.index, found.index());
+  CKPT_CO_TRY(reading.plan, plan_of(reading));
+  Records records;
+  for (const std::uint32_t rank : ranks_read(reading.plan, reading.wants))
+    records.emplace(rank, found.record(rank));
+  divide_work(reading, records);
+  co_return Status();
 }
 
 }  // namespace
@@ -283,8 +293,7 @@ Task<void> read_pieces(ShardSource& source, ReaderRank reader, Wants wants,
                        storage::TransferHooks hooks) {
   PieceReading reading{source, reader, std::move(wants), std::move(hooks), {}};
   CKPT_CO_CHECK(co_await look_and_plan(reading));
-  divide_work(reading);
-  auto read = co_await read_unread(reading);
+  auto read = co_await read_all(reading);
   co_return read;
 }
 
@@ -294,10 +303,9 @@ Task<void> read_pieces(ShardSource& source, ReaderRank reader, Wants wants,
   PieceReading reading{source, reader, std::move(wants), std::move(hooks),
                        std::move(take_checksums)};
   CKPT_CO_CHECK(co_await look_and_plan(reading));
-  divide_work(reading);
   std::string changed;
   for (int reads = 0; reads < reads_max; ++reads) {
-    CKPT_CO_CHECK(co_await read_unread(reading));
+    CKPT_CO_CHECK(co_await read_all(reading));
     // In this order: what changes before the check is found by it, what changes later does not
     // match these checksums.
     CKPT_CO_CHECK(co_await reading.take_checksums());

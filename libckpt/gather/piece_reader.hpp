@@ -1,8 +1,12 @@
 // PieceReader: fills memory with pieces of a step's tensors, whichever ranks saved them.
 //
-//   1. Looks up what each rank's shard has of the wanted tensors.
-//   2. Plans which bytes of which shard go where (plan/planner.hpp).
-//   3. Reads each Chunk that the plan needs once, verifies it, and copies from it.
+//   1. Looks up what each rank's shard has of the wanted tensors, and keeps only what some want
+//      overlaps (gather/found_pieces.hpp).
+//   2. Plans which bytes of which shard go where (plan/planner.hpp): of copies that ranks declared,
+//      the nearest.
+//   3. Reads each Chunk that the plan needs once, verifies it, and copies from it. If no place
+//      gives a Chunk, it plans again without that shard, twice at most, and reads the copies that
+//      other ranks have.
 //   4. For a reader who takes checksums of the targets: checks afterwards that they hold what was
 //      verified, and reads again what does not (gather/shard_places.hpp).
 //
@@ -13,7 +17,10 @@
 // their bytes are equal. Only the rank that saved one may read it, and only in a world of the same
 // size, where its number means the same.
 //
-// Memory: some Chunks, and less than 100 bytes for each piece of a wanted name.
+// Memory: some Chunks; while it plans, what 16 shards have of the wanted names, and what is kept of
+//         all of them: at most 8 copies of each region that a want overlaps, with 160 bytes for a
+//         copy and 300 for a region; then 100 bytes for a copy, the plan, and the records of the
+//         shards that it reads.
 #pragma once
 
 #include <functional>
@@ -25,12 +32,6 @@
 #include "storage/member_writer.hpp"
 
 namespace ckpt::gather {
-
-// ReaderRank: the rank that wants the bytes, and how many ranks want theirs.
-struct ReaderRank {
-  std::uint32_t rank = 0;
-  std::uint32_t world_size = 1;
-};
 
 // `hooks.verified` counts bytes that were copied. Errors: invalid_argument (no shard has a tensor
 // or some of its elements, or it has another type or shape, or two names of one memory have two

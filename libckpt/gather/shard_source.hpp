@@ -22,11 +22,17 @@ struct Excerpt {
   std::vector<format::TensorPlace> tensors;           // Those of wanted names.
 };
 
+// Where a shard is read from first; nearer ones are smaller.
+enum class Nearness : std::uint8_t { own_memory, peer_memory, storage };
+
 class ShardSource {
  public:
   virtual ~ShardSource() = default;
 
   virtual std::uint32_t shard_count() const = 0;  // The number of ranks that saved the step.
+
+  // Of copies that ranks declared, the nearest is read.
+  virtual Nearness nearness(std::uint32_t /*rank*/) const { return Nearness::storage; }
 
   // `names` ascend. Errors: corruption (the description is damaged), unavailable, io.
   virtual Task<Excerpt> look(std::uint32_t rank, std::vector<std::string> names) = 0;

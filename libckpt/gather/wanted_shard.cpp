@@ -97,6 +97,12 @@ bool is_joined(const ShardSource& source, const ReaderRank& reader, std::uint32_
   return shard >= reader.rank && (shard - reader.rank) % reader.world_size == 0;
 }
 
+// The shards that have a name: as much of them as matters here.
+struct Holders {
+  std::uint32_t first = 0;
+  bool are_several = false;
+};
+
 // Leaves of `wanted` what is a piece in some shard, or is one here of a tensor that some shard has:
 // who wants all of a tensor may be the only one who has no piece of it. So stays a whole tensor
 // that a single shard has, if that is not joined: it is the same piece there and here. The
@@ -106,21 +112,22 @@ Task<void> keep_pieces(ShardSource& source, ReaderRank reader,
   std::set<std::string> names;
   for (const format::TensorSpec& tensor : wanted) names.insert(tensor.name);
   std::set<std::string> divided;
-  std::map<std::string, std::set<std::uint32_t>> holders;
+  std::map<std::string, Holders> holders;
   for (std::uint32_t rank = 0; rank < source.shard_count(); ++rank) {
     std::vector<std::string> asked(names.begin(), names.end());
     CKPT_CO_TRY(const Excerpt found, co_await source.look(rank, std::move(asked)));
     for (const format::TensorPlace& tensor : found.tensors) {
       if (tensor.piece) divided.insert(tensor.name);
-      holders[tensor.name].insert(rank);
+      Holders& known = holders.try_emplace(tensor.name, Holders{rank}).first->second;
+      known.are_several = known.are_several || known.first != rank;
     }
   }
   const auto is_kept = [&](const format::TensorSpec& tensor) {
     const auto there = holders.find(tensor.name);
     if (there == holders.end()) return false;
     if (tensor.piece || divided.contains(tensor.name)) return true;
-    const std::set<std::uint32_t>& own = there->second;
-    return own.size() == 1 && !is_joined(source, reader, *own.begin()) && tensor.alias_of.empty();
+    const Holders& own = there->second;
+    return !own.are_several && !is_joined(source, reader, own.first) && tensor.alias_of.empty();
   };
   std::map<std::string, std::string> heirs;  // For each memory, the first name that is kept.
   for (const format::TensorSpec& tensor : wanted)

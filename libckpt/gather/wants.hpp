@@ -11,6 +11,12 @@
 
 namespace ckpt::gather {
 
+// ReaderRank: the rank that wants the bytes, and how many ranks want theirs.
+struct ReaderRank {
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+};
+
 struct WantedPiece {
   plan::Want want;
   std::span<std::byte> target;    // As large as the want. Lives until the Task ends.

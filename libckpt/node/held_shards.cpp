@@ -66,29 +66,33 @@ std::vector<std::string> HeldShards::peers_of(std::uint32_t rank) const {
   return peers;
 }
 
+gather::Nearness HeldShards::nearness(std::uint32_t rank) const {
+  if (held_here(rank) != nullptr) return gather::Nearness::own_memory;
+  return peers_of(rank).empty() ? gather::Nearness::storage : gather::Nearness::peer_memory;
+}
+
 Task<std::shared_ptr<const ShardRecord>> HeldShards::whole_record(std::uint32_t rank) {
-  if (records_.at(rank)) co_return records_[rank];
-  if (const std::shared_ptr<Slot> slot = held_here(rank)) {
-    records_[rank] = slot->record();
-    co_return records_[rank];
-  }
+  if (const std::shared_ptr<Slot> slot = held_here(rank)) co_return slot->record();
+  if (auto kept = records_.find(rank)) co_return kept;
+  CKPT_CO_TRY(auto record, co_await fetch_record(rank));
+  records_.add(record);
+  co_return record;
+}
+
+Task<std::shared_ptr<const ShardRecord>> HeldShards::fetch_record(std::uint32_t rank) {
   const format::ShardId id{start_.base.value(), rank};
   replicate::HolderFailures failures;
   for (const std::string& peer : peers_of(rank)) {
     std::string name = peer;
     auto record = co_await replication_.fetch_record(std::move(name), id, start_.digests.at(rank));
-    if (record) {
-      records_[rank] = std::move(*record);
-      co_return records_[rank];
-    }
+    if (record) co_return std::move(*record);
     failures.add(peer, std::move(record).error());
   }
   std::optional<Error> memory;
   if (!failures.empty()) memory = failures.error();
   auto stored = co_await storage_.reads().record_of(id, start_.digests.at(rank));
   if (!stored) co_return fail(storage_failed(rank, std::move(stored).error(), std::move(memory)));
-  records_[rank] = std::move(*stored);
-  co_return records_[rank];
+  co_return std::move(*stored);
 }
 
 // The error, and the reaction, when storage has not helped either. `memory`: why memory did not.
@@ -105,10 +109,11 @@ Error HeldShards::storage_failed(std::uint32_t rank, Error error, std::optional<
 
 Task<gather::Excerpt> HeldShards::look(std::uint32_t rank, std::vector<std::string> names) {
   CKPT_ASSERT(std::ranges::is_sorted(names));
+  CKPT_CO_TRY(const auto record, co_await whole_record(rank));
   gather::Excerpt excerpt;
-  CKPT_CO_TRY(excerpt.record, co_await whole_record(rank));
-  for (const format::TensorPlace& tensor : excerpt.record->layout.tensors)
+  for (const format::TensorPlace& tensor : record->layout.tensors)
     if (std::ranges::binary_search(names, tensor.name)) excerpt.tensors.push_back(tensor);
+  excerpt.record = without_tensors(*record);
   co_return excerpt;
 }
 
@@ -131,12 +136,22 @@ Task<void> HeldShards::read(std::shared_ptr<const ShardRecord> record,
   const std::uint32_t rank = record->id.rank;
   Status from_memory = co_await read_from_peers(record, still_wanted(), take_once);
   if (from_memory) co_return Status();
-  Status stored = co_await storage_.reads().read_chunks(std::move(record), still_wanted(),
-                                                        std::move(take_once), hooks);
+  Status stored = co_await read_from_storage(rank, still_wanted(), std::move(take_once), hooks);
   if (!stored)
     co_return fail(storage_failed(rank, std::move(stored).error(), std::move(from_memory).error()));
   was_storage_read_ = true;
   co_return Status();
+}
+
+// A record that came from memory says nothing of where the files are.
+Task<void> HeldShards::read_from_storage(std::uint32_t rank, std::vector<std::size_t> chunks,
+                                         gather::ChunkSink sink,
+                                         const storage::TransferHooks& hooks) {
+  const format::ShardId id{start_.base.value(), rank};
+  CKPT_CO_TRY(auto record, co_await storage_.reads().record_of(id, start_.digests.at(rank)));
+  auto read = co_await storage_.reads().read_chunks(std::move(record), std::move(chunks),
+                                                    std::move(sink), hooks);
+  co_return read;
 }
 
 // Leaves the Chunks that have to come from elsewhere.
@@ -196,8 +211,9 @@ Task<void> HeldShards::read_from_peers(std::shared_ptr<const ShardRecord> record
     buffers.release(index);
   };
   std::vector<std::string> asked = peers;
+  const Digest digest = start_.digests.at(record->id.rank);
   CKPT_CO_CHECK(co_await replication_.fetch(std::move(asked), record, std::move(target),
-                                            std::move(unwanted), std::move(on_chunk)));
+                                            std::move(unwanted), std::move(on_chunk), digest));
   peers_read_.insert(peers.begin(), peers.end());
   co_return Status();
 }

@@ -6,6 +6,8 @@
 //
 // Threads: the engine's. Lifetime: that of one restore of one rank. It holds nothing of the job
 //          between calls.
+// Memory: 64 MiB of records, so that a small job's are fetched once. Those of a large job come
+//         again with each look; a read needs only what remains of a record without its tensors.
 #pragma once
 
 #include <memory>
@@ -18,6 +20,7 @@
 #include "format/start.hpp"
 #include "gather/shard_source.hpp"
 #include "node/job_storage.hpp"
+#include "node/kept_records.hpp"
 #include "node/replication.hpp"
 #include "node/slot_table.hpp"
 
@@ -37,10 +40,10 @@ class HeldShards final : public gather::ShardSource {
         slots_(places.slots),
         replication_(places.replication),
         storage_(places.storage),
-        start_(start),
-        records_(start.digests.size()) {}
+        start_(start) {}
 
   std::uint32_t shard_count() const override;
+  gather::Nearness nearness(std::uint32_t rank) const override;
   Task<gather::Excerpt> look(std::uint32_t rank, std::vector<std::string> names) override;
   Task<std::shared_ptr<const format::ShardRecord>> whole_record(std::uint32_t rank) override;
   Task<void> read(std::shared_ptr<const format::ShardRecord> record,
@@ -60,6 +63,9 @@ class HeldShards final : public gather::ShardSource {
                              const gather::ChunkSink& sink, Compute* compute, bool& is_damaged);
   Task<void> read_from_peers(std::shared_ptr<const format::ShardRecord> record,
                              std::vector<std::size_t> chunks, const gather::ChunkSink& sink);
+  Task<std::shared_ptr<const format::ShardRecord>> fetch_record(std::uint32_t rank);
+  Task<void> read_from_storage(std::uint32_t rank, std::vector<std::size_t> chunks,
+                               gather::ChunkSink sink, const storage::TransferHooks& hooks);
   Error storage_failed(std::uint32_t rank, Error error, std::optional<Error> memory);
 
   const JobFacts& facts_;
@@ -67,7 +73,7 @@ class HeldShards final : public gather::ShardSource {
   Replication& replication_;
   JobStorage& storage_;
   const format::Start start_;
-  std::vector<std::shared_ptr<const format::ShardRecord>> records_;  // By rank, once known.
+  KeptRecords records_;  // Those that came from elsewhere.
   std::set<std::string> peers_read_;
   bool was_storage_read_ = false;
 };

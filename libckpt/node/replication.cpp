@@ -336,8 +336,9 @@ Replication::OnChunk Replication::counting(std::shared_ptr<const format::ShardRe
 Task<void> Replication::fetch(std::vector<std::string> peers,
                               std::shared_ptr<const format::ShardRecord> record,
                               replicate::Destination target, replicate::ChunkSet have,
-                              OnChunk on_chunk) {
+                              OnChunk on_chunk, std::optional<Digest> record_digest) {
   replicate::TransferOptions options = transfer_options();
+  options.record_digest = record_digest;
   options.on_chunk = std::move(on_chunk);
   replicate::DialHolder dial = [this, held = life_.hold()](std::string peer) {
     return peers_.dial(std::move(peer), wire::Purpose::data, nullptr);

@@ -47,12 +47,14 @@ class Replication final : public replicate::ShardProvider {
   Task<std::shared_ptr<const format::ShardRecord>> fetch_record(std::string peer,
                                                                 format::ShardId id, Digest digest);
   // Fills `target` from all of `peers` with the Chunks that are not in `have`. `on_chunk` is called
-  // for each that was verified there; it may be null.
+  // for each that was verified there; it may be null. A record without its tensors comes with its
+  // digest.
   using OnChunk = std::function<void(std::size_t chunk)>;
   static OnChunk counting(std::shared_ptr<const format::ShardRecord> record, BytesVerified bytes);
   Task<void> fetch(std::vector<std::string> peers,
                    std::shared_ptr<const format::ShardRecord> record, replicate::Destination target,
-                   replicate::ChunkSet have, OnChunk on_chunk);
+                   replicate::ChunkSet have, OnChunk on_chunk,
+                   std::optional<Digest> record_digest = std::nullopt);
 
   // Nodes that keep copies of ours; for status.
   const std::vector<std::string>& targets() const { return targets_; }

@@ -20,9 +20,12 @@ std::string form_of(DType dtype, Shape shape) {
 
 }  // namespace
 
-Status PieceIndex::add(const HeldPiece& piece) {
-  CKPT_ASSERT(!is_finished_);
-  CKPT_TRY(Known * known, this->known(piece));
+Status PieceIndex::check(const HeldPiece& piece) {
+  if (piece.shape.size() > format::dimensions_max ||
+      !format::global_bytes(piece.dtype, piece.shape)) {
+    return fail(Errc::invalid_argument, fmt::format("tensor \"{}\": {} is over the limit",
+                                                    piece.name, form_of(piece.dtype, piece.shape)));
+  }
   const Status inside = format::check_inside(piece.region, piece.shape);
   if (!inside) {
     return fail(Errc::invalid_argument,
@@ -36,13 +39,16 @@ Status PieceIndex::add(const HeldPiece& piece) {
                 fmt::format("tensor \"{}\": [{}] is no order of its {} dimensions", piece.name,
                             fmt::join(piece.order, ", "), piece.shape.size()));
   }
+  return {};
+}
+
+Status PieceIndex::add(const HeldPiece& piece) {
+  CKPT_ASSERT(!is_finished_);
+  CKPT_CHECK(check(piece));
+  CKPT_TRY(Known * known, this->known(piece));
   CKPT_TRY(const std::uint16_t order, number_of(piece.order));
-  FlatRange span;
-  if (is_range) {
-    span = std::get<FlatRange>(piece.region);
-  } else if (count_of(piece.region) > 0) {
-    span = span_of(std::get<Box>(piece.region), piece.shape);
-  }
+  const bool is_range = std::holds_alternative<FlatRange>(piece.region);
+  const FlatRange span = span_of(piece.region, piece.shape);
   known->entries.push_back({span.begin, span.begin + span.count, piece.offset, numbers_.size(),
                             piece.holder, order, is_range});
   known->longest = std::max(known->longest, span.count);
@@ -58,11 +64,6 @@ Status PieceIndex::add(const HeldPiece& piece) {
 }
 
 Result<PieceIndex::Known*> PieceIndex::known(const HeldPiece& piece) {
-  if (piece.shape.size() > format::dimensions_max ||
-      !format::global_bytes(piece.dtype, piece.shape)) {
-    return fail(Errc::invalid_argument, fmt::format("tensor \"{}\": {} is over the limit",
-                                                    piece.name, form_of(piece.dtype, piece.shape)));
-  }
   auto [entry, is_new] = tensors_.try_emplace(std::string(piece.name));
   Tensor& tensor = entry->second.tensor;
   if (is_new) {

@@ -94,6 +94,12 @@ FlatRange span_of(const Box& box, Shape tensor) {
   return {first, last - first + 1};
 }
 
+FlatRange span_of(const Region& region, Shape tensor) {
+  if (const auto* range = std::get_if<FlatRange>(&region)) return *range;
+  const Box& box = std::get<Box>(region);
+  return count_of(box.shape) > 0 ? span_of(box, tensor) : FlatRange();
+}
+
 std::optional<Box> intersection(const Box& one, const Box& other) {
   CKPT_ASSERT(one.offset.size() == other.offset.size());
   Box both = one;
@@ -105,6 +111,21 @@ std::optional<Box> intersection(const Box& one, const Box& other) {
     both.shape[d] = end - begin;
   }
   return both;
+}
+
+bool overlap(const Region& one, const Region& other, Shape tensor) {
+  const FlatRange first = span_of(one, tensor);
+  const FlatRange second = span_of(other, tensor);
+  const std::uint64_t begin = std::max(first.begin, second.begin);
+  if (begin >= std::min(first.begin + first.count, second.begin + second.count)) return false;
+  const bool are_ranges =
+      std::holds_alternative<FlatRange>(one) && std::holds_alternative<FlatRange>(other);
+  if (are_ranges) return true;
+  const std::vector<Box> others = boxes_of(other, tensor);
+  return std::ranges::any_of(boxes_of(one, tensor), [&](const Box& box) {
+    return std::ranges::any_of(
+        others, [&](const Box& each) { return intersection(box, each).has_value(); });
+  });
 }
 
 void subtract(const Box& box, const Box& hole, std::vector<Box>& rest) {

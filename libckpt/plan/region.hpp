@@ -28,9 +28,13 @@ std::vector<Box> boxes_of(const Region& region, Shape tensor);
 
 // Returns the flat range from the first to the last element of a box that is not empty.
 FlatRange span_of(const Box& box, Shape tensor);
+// The same of any region; one without elements has an empty one.
+FlatRange span_of(const Region& region, Shape tensor);
 
 // Returns the common elements; nothing if there are none.
 std::optional<Box> intersection(const Box& one, const Box& other);
+// Returns true if both have some element.
+bool overlap(const Region& one, const Region& other, Shape tensor);
 // Appends the rest of `box` without `hole`, which lies inside it.
 void subtract(const Box& box, const Box& hole, std::vector<Box>& rest);
 

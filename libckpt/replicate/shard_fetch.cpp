@@ -113,7 +113,8 @@ Task<void> fetch_shard(wire::Connection& connection, Clock& clock,
   CKPT_ASSERT(target.has_room_for(record->bytes));
   CKPT_ASSERT(have.size() == record->chunk_crcs.size());
   const std::uint64_t ticket = 1;  // A connection has one request at a time.
-  ChunkStream stream{connection, clock, ticket, digest_of(*record), std::move(options)};
+  const Digest digest = options.record_digest ? *options.record_digest : digest_of(*record);
+  ChunkStream stream{connection, clock, ticket, digest, std::move(options)};
   auto fetched = co_await fetch(stream, std::move(record), std::move(target), std::move(have));
   if (!fetched) connection.close();
   co_return fetched;

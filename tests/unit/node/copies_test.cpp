@@ -163,6 +163,35 @@ TEST_CASE("copies: a part that is damaged everywhere is not restored", "[unit][n
   CHECK(cluster.rank(0).answer->result.error().code() == Errc::corruption);
 }
 
+TEST_CASE("copies: of what each rank captured itself, the copy in own memory is read",
+          "[unit][node]") {
+  Rules rules = copies();
+  rules.captures_all = rules.is_frozen = true;  // In small Chunks.
+  rules.replicas = 1;
+  Cluster cluster;
+  cluster.begin("AABB", rules);
+  cluster.commit(Step{5});
+  cluster.limit_streams(4 * KiB);
+  const Time begin = cluster.now();
+  cluster.begin("BA", rules);
+  cluster.check_restored(Step{5}, 4);
+  CHECK(cluster.rank(0).offer->source == RestoreSource::peer_memory);  // The items of rank 0.
+  CHECK(cluster.now() - begin < std::chrono::seconds(15));             // All would take 30.
+}
+
+TEST_CASE("copies: a copy that is damaged everywhere gives way to that of another rank",
+          "[unit][node]") {
+  Rules rules = copies();
+  rules.captures_all = rules.is_frozen = true;
+  rules.replicas = 1;
+  Cluster cluster;
+  cluster.begin("AABB", rules);
+  cluster.commit(Step{5});
+  cluster.damage(2);
+  cluster.begin("BA", rules);
+  cluster.check_restored(Step{5}, 4);
+}
+
 TEST_CASE("copies: the room for all of the tensor is given back", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AAAA", copies());

@@ -154,6 +154,18 @@ TEST_CASE("lent step: a damaged copy is not given out", "[unit][node]") {
   CHECK(read.error().code() == Errc::corruption);
 }
 
+TEST_CASE("lent step: what is damaged in memory is read from storage", "[unit][node]") {
+  LendingRank scene(3, "/scratch/job");
+  scene.rank->request.save_storage_interval.steps = 1;
+  scene.commit(1);
+  const auto lent = scene.rank->engine->lend("job", std::nullopt);
+  REQUIRE(lent);
+  REQUIRE(scene.rank->engine->call(scene.rank->session, test::control::Flush{Step{1}}));
+  REQUIRE(scene.rank->pass_until([&] { return scene.rank->durable == Step{1}; }));
+  scene.rank->tensor_in(scene.rank->filling)[2 * small_chunk_bytes] ^= std::byte{1};
+  scene.check_is(*lent, 1);
+}
+
 TEST_CASE("lent step: what is not there is refused in words", "[unit][node]") {
   LendingRank scene(3);
   const auto none_yet = scene.rank->engine->lend("job", std::nullopt);

@@ -99,6 +99,20 @@ TEST_CASE("other world: damage in every copy is not served", "[unit][node]") {
   CHECK_FALSE(cluster.rank(0).offer);  // It wants what is damaged.
 }
 
+TEST_CASE("other world: what is damaged in every memory comes from storage", "[unit][node]") {
+  Rules rules;
+  rules.directory = "/scratch";
+  rules.is_frozen = GENERATE(false, true);
+  Cluster cluster;
+  cluster.begin("AABB", rules);
+  cluster.store(Step{5});
+  cluster.damage_replicas(1);
+  cluster.damage(1);
+  cluster.begin("AAB", rules);
+  cluster.check_restored(Step{5}, 4);
+  CHECK(cluster.rank(0).offer->source == RestoreSource::storage);
+}
+
 TEST_CASE("other world: the step stays until a newer one is committed", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AABB");

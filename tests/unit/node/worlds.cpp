@@ -20,7 +20,8 @@ FlatRange part_of(std::uint32_t rank, std::uint32_t world_size) {
   return {begin, numbers_in_all * (rank + 1) / world_size - begin};
 }
 
-format::Layout layout_of(std::uint32_t rank, FlatRange part, bool has_whole_tensor) {
+format::Layout layout_of(std::uint32_t rank, FlatRange part, bool has_whole_tensor,
+                         std::uint32_t copy = 0) {
   std::vector<format::TensorSpec> specs(1);
   specs[0].name = "weight";
   specs[0].dtype = DType::u32;
@@ -28,6 +29,7 @@ format::Layout layout_of(std::uint32_t rank, FlatRange part, bool has_whole_tens
   Piece piece;
   piece.global_shape = {numbers_in_all};
   piece.flat_begin = part.begin;
+  piece.copy = copy;
   specs[0].piece = format::normalized(piece, specs[0].shape);
   if (has_whole_tensor) {
     specs.emplace_back();
@@ -136,7 +138,8 @@ void Cluster::fill(Trainer& trainer, std::uint32_t slot, Step step) {
   const std::span<std::byte> bytes = trainer.slots.at(slot).memory->bytes();
   for (const format::TensorPlace& tensor : layout.tensors) {
     const bool is_weight = tensor.name == "weight";
-    const std::uint64_t first = is_weight ? part_of(trainer.rank, world_size_).begin : 0;
+    const bool is_part = is_weight && !rules_.captures_all;
+    const std::uint64_t first = is_part ? part_of(trainer.rank, world_size_).begin : 0;
     for (std::uint64_t index = 0; index < tensor.extent.bytes / 4; ++index) {
       const std::uint32_t value =
           is_weight ? number_at(step, first + index) : 1000 * trainer.rank + 7;
@@ -275,6 +278,8 @@ void Cluster::open(const std::string& name, std::uint64_t budget) {
 }
 
 format::Layout Cluster::captured_by(std::uint32_t rank) const {
+  if (rules_.captures_all)
+    return layout_of(rank, {0, numbers_in_all}, rules_.has_whole_tensors, rank);
   return layout_of(rank, part_of(rank, world_size_), rules_.has_whole_tensors);
 }
 

@@ -34,7 +34,8 @@ inline constexpr std::uint64_t numbers_in_all = 120 * 256;
 struct Rules {
   std::string directory = {};
   bool has_whole_tensors = false;
-  bool are_copies = false;  // Every rank wants all of the tensor, and captures its part.
+  bool are_copies = false;    // Every rank wants all of the tensor, and captures its part.
+  bool captures_all = false;  // Every rank captures all of the tensor, and says that it is a copy.
   bool joins_shards = false;
   std::uint64_t budget = 64 * MiB;
   std::uint32_t replicas = 2;

@@ -1,5 +1,6 @@
 // Goal:   a flat range is taken apart into few boxes, in order; and what is no tensor is refused.
 // Method: ranges of small tensors, all of them; the elements of their boxes are counted one by one.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "plan/piece_index.hpp"
@@ -40,6 +41,32 @@ TEST_CASE("region: a range is few boxes, in flattened order", "[unit][plan]") {
       REQUIRE(boxes.size() <= std::max<std::size_t>(1, 2 * shape.size() - (shape.empty() ? 0 : 1)));
     }
   }
+}
+
+TEST_CASE("region: two regions overlap if they have an element in common", "[unit][plan]") {
+  const std::vector<std::uint64_t> shape = {3, 4, 2};
+  std::vector<Region> regions = {whole(shape), Box{{1, 1, 0}, {0, 2, 2}},
+                                 Box{{3, 4, 2}, {0, 0, 0}}};
+  for (std::uint64_t begin = 0; begin < 24; begin += 3)
+    for (std::uint64_t count = 0; begin + count <= 24; count += 5)
+      regions.emplace_back(FlatRange{begin, count});
+  for (std::uint64_t row = 0; row < 3; ++row)
+    for (std::uint64_t column = 0; column < 4; ++column)
+      regions.emplace_back(Box{{row, column, row % 2}, {3 - row, 1 + (4 - column) / 3, 1}});
+  std::size_t overlapping = 0;
+  for (const Region& one : regions) {
+    const auto elements = elements_inside(boxes_of(one, shape), shape);
+    for (const Region& other : regions) {
+      const auto others = elements_inside(boxes_of(other, shape), shape);
+      const bool is_expected = std::ranges::any_of(elements, [&](std::uint64_t element) {
+        return std::ranges::find(others, element) != others.end();
+      });
+      REQUIRE(overlap(one, other, shape) == is_expected);
+      overlapping += is_expected ? 1 : 0;
+    }
+  }
+  CHECK(overlapping > 100);
+  CHECK(overlap(Box(), FlatRange{0, 1}, {}));  // A scalar.
 }
 
 TEST_CASE("region: an index refuses what is no tensor and no order", "[unit][plan]") {
