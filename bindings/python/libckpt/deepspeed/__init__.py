@@ -235,7 +235,8 @@ class Attached:
             if number is not None and number > found.step:
                 if not self.folders.is_for_others(name):
                     logger.warning("libckpt: resumes from %s, which is newer than step %d in "
-                                   "memory", name, found.step)  # fmt: skip
+                                   "memory%s", name, found.step,
+                                   _resuming.lost(found, number))  # fmt: skip
                     return None, None
                 logger.warning(
                     "libckpt: %s is newer than memory, but another number of ranks saved it, and "
@@ -256,7 +257,7 @@ class Attached:
         if found is None:
             return None
         self.memory.give(found)
-        logger.warning("libckpt: resumes step %d from %s", found.step, found.source_name)
+        _resuming.log_restored(found)
         return found.step
 
 

@@ -134,8 +134,9 @@ class EasyCkpt:
             if found is not None and (newest is None or found[1].step >= newest):
                 return self._resumed(*found, newest)
             if found is not None:
-                logger.warning("libckpt: resumes from %s, which is newer than step %d in memory",
-                               self._path(newest), found[1].step)  # fmt: skip
+                logger.warning("libckpt: resumes from %s, which is newer than step %d in memory%s",
+                               self._path(newest), found[1].step,
+                               _resuming.lost(found[1], newest))  # fmt: skip
                 self._start_fresh()
         if is_ours and newest is None:
             if failure is not None:

@@ -77,7 +77,10 @@ class Memory:
     def _is_due(self, iteration):
         """Not asked for steps between: they would collect all for nothing."""
         interval = self._interval
-        return type(interval) is not int or iteration % interval == 0
+        is_due = type(interval) is not int or iteration % interval == 0
+        if not is_due and self.is_open:
+            self.session._between.report(iteration)
+        return is_due
 
     def _items(self, pieces, scheduler, progress):
         return {
