@@ -8,11 +8,14 @@ from libckpt.core.files import _leftovers
 logger = logging.getLogger("libckpt")
 
 
-def from_memory(session, restore):
-    """(what `restore` brings or None, why it could not be had). All ranks have it, or none."""
+def from_memory(session, restore, unopened=None):
+    """(what `restore` brings or None, why it could not be had). All ranks have it, or none.
+
+    unopened: why there is no session. What lies in its directory cannot be had then.
+    """
     restored = failure = None
     if session is None:
-        return None, None
+        return None, None if unopened is None else unopened.failure()
     try:
         restored = restore()
     except errors.NotFound:
