@@ -96,7 +96,7 @@ note_loss() {  # The job had reached it when it lost something.
 # tell_resume SOURCE_OF_RANK_0 SOURCE_OF_RANK_1...: the block after each loss; it is also a check.
 # A source may be a pattern.
 tell_resume() {
-  local rank line step first="" saved_by="" expected=("$@")
+  local rank line step newest first="" saved_by="" expected=("$@")
   wait_for "the job to train again" has_begun
   local milliseconds=$((($(date +%s%N) - lost_when) / 1000000))
   [ $# -eq "$lost_ranks" ] || saved_by=", saved by $lost_ranks rank$(plural "$lost_ranks")"
@@ -113,12 +113,16 @@ tell_resume() {
     [ "$(field saved_by <<<"$line")" = "$lost_ranks" ] ||
       die "rank $rank: the step was saved by $(field saved_by <<<"$line") ranks"
     [ "${first:=$step}" = "$step" ] || die "the ranks resumed after different steps"
+    newest=$(field newest_seen <<<"$line")
+    [ "${newest:-$step}" -ge "$step" ] || die "rank $rank has seen step $newest and resumed later"
   done
   # A step that was captured while its trainer died is not in its report, and is not lost either.
   [ "$lost_at" -gt "$first" ] || lost_at=$first
   resumed_at=$first
-  printf '   steps lost: %s; from the loss to training again: %s.%03d s\n' $((lost_at - first)) \
-    $((milliseconds / 1000)) $((milliseconds % 1000))
+  printf '   steps lost: %s (newest seen by a daemon: %s); ' $((lost_at - first)) \
+    "${newest:-none is left}"
+  printf 'from the loss to training again: %s.%03d s\n' $((milliseconds / 1000)) \
+    $((milliseconds % 1000))
 }
 plural() {
   [ "$1" -eq 1 ] || echo s

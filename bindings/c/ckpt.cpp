@@ -110,6 +110,7 @@ int fill(ckpt_restored* target, const ckpt::Restored& restored) {
   value.seconds = std::chrono::duration<double>(restored.took).count();
   value.source = static_cast<std::int32_t>(restored.source);
   restored.source_name.copy(value.source_name, sizeof value.source_name - 1);
+  value.newest_seen = restored.newest_seen ? ckpt::number(*restored.newest_seen) : CKPT_NO_STEP;
   return fill("ckpt_restore", target, value);
 }
 

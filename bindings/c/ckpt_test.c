@@ -173,6 +173,8 @@ static void second_life(const ckpt_options* options) {
   CHECK(ckpt_blob(handle, "no such", &note, &note_size) == CKPT_NOT_FOUND);
   CHECK(ckpt_restored_ok(handle, 2) == CKPT_INVALID_ARGUMENT);
   CHECK(ckpt_restored_ok(handle, 1) == CKPT_OK);
+  CHECK(ckpt_restore(handle, &restored) == CKPT_OK);
+  CHECK(restored.newest_seen == 1); /* The daemon has seen it begin there. */
   CHECK(ckpt_close(handle, 60000) == CKPT_OK);
   ckpt_free(handle);
 }
@@ -222,6 +224,7 @@ static void life_of_terms(const char* directory, const ckpt_options* options) {
   terms.leaves_rest = 1;
   CHECK(ckpt_restore_with(handle, &terms, &restored) == CKPT_OK);
   CHECK(restored.step == 1);
+  CHECK(restored.newest_seen == CKPT_NO_STEP); /* A path is of any job. */
   CHECK(memcmp(weights, expected, sizeof weights) == 0);
   CHECK(position == 5);
 

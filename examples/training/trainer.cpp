@@ -180,7 +180,9 @@ ckpt::Result<std::optional<ckpt::Checkpointer>> open(const Settings& settings,
     line << R"({"event":"restored","step":)" << ckpt::number(restored->step) << R"(,"timeline":)"
          << restored->timeline << R"(,"saved_by":)" << restored->saved_by << R"(,"source":")"
          << name_of(restored->source) << R"(","source_name":)" << quoted(restored->source_name)
-         << R"(,"seconds":)" << seconds << R"(,"bytes":)" << restored->bytes << "}";
+         << R"(,"seconds":)" << seconds << R"(,"bytes":)" << restored->bytes;
+    if (restored->newest_seen) line << R"(,"newest_seen":)" << ckpt::number(*restored->newest_seen);
+    line << "}";
     std::printf("rank %u: resumes after step %llu from %s (%.1f MB in %.3f s)\n",
                 settings.checkpoints.rank,
                 static_cast<unsigned long long>(ckpt::number(restored->step)),

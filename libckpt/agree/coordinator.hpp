@@ -128,6 +128,7 @@ class Coordinator {
   std::string silent_nodes(const ClusterView& view, Time now);
   std::string thin_base(const ClusterView& view, std::size_t wanted) const;
   bool is_asked_again(const ClusterView& view, const format::Start& start) const;
+  void keep_newest_seen(format::Start& start) const;
 
   CoordinatorOptions options_;
   Random random_;

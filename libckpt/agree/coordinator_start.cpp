@@ -72,6 +72,7 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
     is_vote_blind_ = !view.published;
     const bool is_new = !decree_.start || decree_.start->start_id != start.start_id;
     if (is_new) is_asked_again_ = is_asked_again(view, start);
+    if (is_asked_again_) keep_newest_seen(*decision.next);
   }
   attempted_at_ = now;
   log_info(
@@ -102,6 +103,15 @@ bool Coordinator::is_asked_again(const ClusterView& view, const format::Start& s
   return !has_trained_ && std::ranges::all_of(ranks, [&](const RankView& rank) {
     return rank.report != nullptr && rank.report->start_id == before->start_id;
   });
+}
+
+// The restore before has begun a timeline since, which fenced the lost steps. They are lost all the
+// same, until training comes to another one.
+void Coordinator::keep_newest_seen(format::Start& start) const {
+  const format::SharedStart& before = decree_.start;
+  CKPT_ASSERT(start.base.has_value());
+  if (!before || before->base != start.base || start.newest_seen > start.base->step) return;
+  start.newest_seen = std::max(start.newest_seen, before->newest_seen);
 }
 
 // Everything that the go of a Start changes in the decree.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "agree/newest_seen.hpp"
 #include "base/assert.hpp"
 #include "base/counted.hpp"
 
@@ -88,6 +89,7 @@ void set_outcome(Start& start, const Vote& vote) {
   start.digests = vote.digests;
   start.holders = vote.holders;
   start.from_storage = vote.from_storage;
+  start.newest_seen.reset();
   start.outcome = StartOutcome();
   if (vote.chosen) return;
   // Nothing to copy: all ranks begin at the beginning.
@@ -146,6 +148,7 @@ StartDecision begin_restore(const ClusterView& view, const StartState& state, St
     if (!decision.waiting.empty()) return decision;
     if (!view.published) outcome.reason += "; storage did not answer, and was left out";
     set_outcome(start, outcome);
+    if (start.base) start.newest_seen = newest_seen(view, state.history, *start.base);
     if (rules.wanted && !outcome.chosen) {
       // A rank that asked for one step must not begin from nothing instead.
       start.outcome = StartOutcome::failed(outcome.error);

@@ -29,6 +29,11 @@ bool merge_into(control::Message& waiting, const control::Message& message) {
     if (before != nullptr) *before = *steps;
     return before != nullptr;
   }
+  if (const auto* passed = std::get_if<control::Passed>(&message)) {
+    auto* before = std::get_if<control::Passed>(&waiting);
+    if (before != nullptr) before->step = std::max(before->step, passed->step);
+    return before != nullptr;
+  }
   const auto* arrived = std::get_if<control::Arrived>(&message);
   auto* before = std::get_if<control::Arrived>(&waiting);
   if (arrived == nullptr || before == nullptr) return false;
@@ -45,7 +50,8 @@ bool OutgoingQueue::merge(const control::Message& message) {
     // The order among these does not matter. But a skipped step must not be sent before the begin
     // of an older one, nor bytes before the begin of their capture.
     const bool may_be_passed = is<control::Skipped>(*waiting) || is<control::Arrived>(*waiting) ||
-                               is<control::AskStatus>(*waiting) || is<control::StepTime>(*waiting);
+                               is<control::AskStatus>(*waiting) ||
+                               is<control::StepTime>(*waiting) || is<control::Passed>(*waiting);
     if (!may_be_passed) return false;
   }
   return false;

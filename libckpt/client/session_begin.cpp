@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/assert.hpp"
+#include "base/counted.hpp"
 #include "base/log.hpp"
 #include "client/checkpoint_session.hpp"
 #include "client/option_text.hpp"
@@ -29,12 +30,23 @@ Error named(Error error, Deadline deadline, std::string_view option,
       fmt::format("not within {}, which is {}", option, show_duration(given)));
 }
 
+// Empty: not known.
+std::string lost_steps(const Restored& restored) {
+  if (!restored.newest_seen) return {};
+  CKPT_ASSERT(*restored.newest_seen >= restored.step);
+  const std::uint64_t lost = number(*restored.newest_seen) - number(restored.step);
+  if (lost == 0) return "; no step was lost";
+  return fmt::format("; {} after it {} lost (newest seen: {})", counted(lost, "step"),
+                     lost == 1 ? "was" : "were", number(*restored.newest_seen));
+}
+
 // One line. A trainer's log need not show what is as it should be.
 void log_restored(const Restored& restored) {
   const bool is_passed_over = restored.reason.find(format::repair_advice) != std::string::npos;
   const std::string line = fmt::format(
-      "restored step {} from {} in {:.1f} ms: {}", number(restored.step), restored.source_name,
-      std::chrono::duration<double, std::milli>(restored.took).count(), restored.reason);
+      "restored step {} from {} in {:.1f} ms: {}{}", number(restored.step), restored.source_name,
+      std::chrono::duration<double, std::milli>(restored.took).count(), restored.reason,
+      lost_steps(restored));
   if (is_passed_over) {
     log_warning("{}", line);
   } else {

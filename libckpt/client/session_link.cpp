@@ -143,6 +143,10 @@ void SessionLink::passed(Step step) {
   if (!is_forked()) state_->skipped(step);
 }
 
+void SessionLink::report_passed(Step step) {
+  if (!is_forked()) side_->post(control::Passed{step});
+}
+
 void SessionLink::step_time(const control::StepTime& steps) {
   if (!is_forked()) side_->post(steps);
 }
@@ -200,6 +204,7 @@ Result<Restored> SessionLink::restore(const CopyOut& copy_out, Deadline deadline
   restored.timeline = begun.timeline;
   restored.took = steady_clock::now() - asked_at_;
   restored.reason = begun.reason;
+  restored.newest_seen = begun.newest_seen;
   CKPT_POINT("load.done");
   return restored;
 }

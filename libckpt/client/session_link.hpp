@@ -91,6 +91,7 @@ class SessionLink final {
   void skipped(Step step);
   // No capture was due: nobody waits for the step.
   void passed(Step step);
+  void report_passed(Step step);  // Sends it to the engine, too.
   // Sends the time of steps, so that the engine gives way to training.
   void step_time(const control::StepTime& steps);
 

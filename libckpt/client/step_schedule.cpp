@@ -91,6 +91,21 @@ std::optional<SaveOutcome> StepSchedule::reason_by_time(Step step, Step agreed) 
 void StepSchedule::pass(Step step) {
   last_seen_ = step;
   link_.passed(step);
+  report_passed(step);
+}
+
+// For the count of lost steps. The first step after a capture is always reported: else a restore of
+// that capture would say that nothing was lost.
+void StepSchedule::report_passed(Step step) {
+  const auto now = steady_clock::now();
+  if (now < next_passed_report_) return;
+  next_passed_report_ = now + report_interval;
+  link_.report_passed(step);
+}
+
+void StepSchedule::capture_began(Step step) {
+  newest_begun_ = step;
+  next_passed_report_ = {};
 }
 
 // The coordinator needs our progress, but not each step of a fast loop. This step may still be
@@ -146,6 +161,7 @@ void StepSchedule::restart(std::optional<Step> restored) {
   skipped_.reset();
   newest_begun_.reset();
   captured_for_.reset();
+  next_passed_report_ = {};
 }
 
 }  // namespace ckpt::client

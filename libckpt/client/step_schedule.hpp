@@ -41,7 +41,7 @@ class StepSchedule {
   // By an error. The step is given up if other ranks may wait for it; else it may come again.
   void refused(bool has_begun);
 
-  void capture_began(Step step) { newest_begun_ = step; }  // A Slot was taken for it.
+  void capture_began(Step step);  // A Slot was taken for it.
   void capture_failed() { captured_for_.reset(); }
   // Training goes on after this step; none: it begins, with any step.
   void restart(std::optional<Step> restored);
@@ -61,6 +61,7 @@ class StepSchedule {
   std::optional<SaveOutcome> reason_by_time(Step step, Step agreed);
   void pass(Step step);
   void report_progress(Step step);
+  void report_passed(Step step);
   Attempt end_attempt();
 
   const Options& options_;
@@ -72,7 +73,7 @@ class StepSchedule {
   std::optional<Step> newest_begun_;
   std::optional<Step> captured_for_;  // By time: the announcement that we followed.
   std::optional<Attempt> attempt_;
-  std::chrono::steady_clock::time_point next_report_{};
+  std::chrono::steady_clock::time_point next_report_{}, next_passed_report_{};
 };
 
 }  // namespace ckpt::client

@@ -74,7 +74,7 @@ auto fields(Is<NodeReport> auto& it) {
   return field_list(text(it.job, job_name_bytes_max), it.run, text(it.node, node_name_bytes_max),
                     it.boot, it.sequence, it.incarnation, it.members, it.world_size, it.has_trainer,
                     it.has_ended, it.ranks, it.holdings, it.durable, it.damaged, it.history,
-                    it.restore_counts, it.committed, it.start, it.flush);
+                    it.restore_counts, it.committed, it.newest_seen, it.start, it.flush);
 }
 auto fields(Is<Decree> auto& it) {
   return field_list(text(it.job, job_name_bytes_max), it.run,

@@ -141,7 +141,9 @@ struct NodeReport {
   std::vector<TimelineStart> history;
   std::vector<RestoreCount> restore_counts;
   std::optional<StepId> committed;  // Newest it knows of.
-  SharedStart start;                // Newest it has accepted.
+  // The newest that a trainer of this node came to, captured or not. It outlives the trainer.
+  std::optional<StepId> newest_seen;
+  SharedStart start;  // Newest it has accepted.
   FlushReport flush;
   bool operator==(const NodeReport&) const = default;
 };

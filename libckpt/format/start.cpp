@@ -17,7 +17,7 @@ constexpr std::size_t count_bytes = 4;
 auto fields(Is<Start> auto& it) {
   return field_list(it.start_id, it.attempt, it.timeline, padded(it.base), it.outcome,
                     text(it.reason, text_bytes_max), it.sessions, it.digests, it.holders,
-                    it.from_storage);
+                    it.from_storage, it.newest_seen);
 }
 
 namespace {
@@ -70,6 +70,8 @@ class StartDecoder : public FieldReader<StartDecoder> {
     take_fields(start);
     const bool has_shards = !start.digests.empty() && start.digests.size() == start.holders.size();
     if (start.base && !has_shards) in_.fail_here("a start that names no shard for some rank");
+    if (start.newest_seen && !(start.base && *start.newest_seen >= start.base->step))
+      in_.fail_here("a start whose newest step seen is before its base");
     if (start.outcome.is_pending() && !start.base)
       in_.fail_here("a start that waits for copies of no step");
   }

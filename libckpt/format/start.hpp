@@ -62,6 +62,8 @@ struct Start {
   // Likewise: nodes with a copy in memory, its own node first; empty: it is read from storage.
   std::vector<std::vector<std::string>> holders;
   bool from_storage = false;  // Some rank reads its shard from storage.
+  // The newest step that training is known to have reached on the way from `base`; none: unknown.
+  std::optional<Step> newest_seen;
 
   // Another number of ranks saved `base`: each rank puts its shard together from their pieces.
   bool is_of_others() const { return base && digests.size() != sessions.size(); }

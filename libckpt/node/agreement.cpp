@@ -159,6 +159,7 @@ void Agreement::build_report(bool is_flush_wanted) {
   report.history = facts_.history;
   report.restore_counts = facts_.restore_counts;
   report.committed = facts_.committed;
+  report.newest_seen = ranks_.newest_seen();
   report.start = facts_.decree.start;
   report.flush = storage_.flush_report();
   report.flush.is_wanted = is_flush_wanted;

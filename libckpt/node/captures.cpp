@@ -184,6 +184,7 @@ Status Captures::begin(Caller by, OwnSlot& own, Step step) {
   own.early.reset();
   own.slot->begin_fill({{session.timeline, step}, by.rank.rank});
   session.last_seen = step;
+  ranks_.saw(session, step);
   life_.touch();
   return {};
 }
@@ -243,6 +244,7 @@ void Captures::end_rests(const Rank& rank) {
 
 Status Captures::carry_out(Caller by, control::Skipped it) {
   by.session.last_seen = std::max(by.session.last_seen.value_or(Step{}), it.step);
+  ranks_.saw(by.session, it.step);
   life_.touch();
   return {};
 }

@@ -56,7 +56,16 @@ bool Ranks::have_all_closed() const {
   });
 }
 
+// A session that has not begun has no timeline yet, or that of what it asked before.
+void Ranks::saw(const Session& session, Step step) {
+  if (session.phase != format::StartPhase::running || session.timeline == 0) return;
+  const format::StepId at{session.timeline, step};
+  if (!newest_seen_ || at > *newest_seen_) newest_seen_ = at;
+  CKPT_ASSERT(*newest_seen_ >= at);
+}
+
 void Ranks::check_invariants() const {
+  if (newest_seen_) CKPT_ASSERT(newest_seen_->timeline != 0);
   for (const auto& [number_of_rank, rank] : ranks_) {
     CKPT_ASSERT(rank.rank == number_of_rank);
     if (rank.session) {

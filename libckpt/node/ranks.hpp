@@ -46,8 +46,13 @@ class Ranks {
   bool have_all_closed() const;
   void check_invariants() const;
 
+  // A trainer came to this step. Kept when it dies: a restore says what was lost.
+  void saw(const Session& session, Step step);
+  const std::optional<format::StepId>& newest_seen() const { return newest_seen_; }
+
  private:
   std::map<std::uint32_t, Rank> ranks_;
+  std::optional<format::StepId> newest_seen_;  // By any trainer of this node.
 };
 
 }  // namespace ckpt::node

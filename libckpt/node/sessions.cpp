@@ -210,6 +210,12 @@ Status Sessions::carry_out(Caller by, control::StepTime it) {
   return {};
 }
 
+// Nothing is decided by it before the next restore, so nobody looks at it now.
+Status Sessions::carry_out(Caller by, control::Passed it) {
+  ranks_.saw(by.session, it.step);
+  return {};
+}
+
 Status Sessions::carry_out(Caller by, control::Flush it) {
   auto& wanted = by.session.flush_wanted;
   wanted = std::max(wanted.value_or(it.step), it.step);
@@ -252,9 +258,11 @@ Status Sessions::carry_out(Caller by, control::Close it) {
 void Sessions::begin_training(Rank& rank, const format::Start& start) {
   Session& session = *rank.session;
   session.begin(start, facts_.durable);
+  // If it dies before its next step, nothing was lost.
+  ranks_.saw(session, start.base ? start.base->step : Step{});
   captures_.end_restore(rank);
   session.events->tell(control::Begun{session.ask, start.start_id, start.timeline, start.base,
-                                      Status(), start.reason});
+                                      Status(), start.reason, start.newest_seen});
   send_levels(session);
   // Storage may have the base, or a step before it, and only the coordinator reads the catalog.
   const std::optional<format::StepId>& stored = facts_.durable;

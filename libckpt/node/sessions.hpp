@@ -36,6 +36,7 @@ class Sessions {
 
   // As Engine::call.
   Status carry_out(Caller by, control::StepTime it);
+  Status carry_out(Caller by, control::Passed it);
   Status carry_out(Caller by, control::StartFresh it);
   Status carry_out(Caller by, control::AskRestore it);
   Status carry_out(Caller by, control::RestoreResult it);

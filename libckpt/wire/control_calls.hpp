@@ -82,6 +82,13 @@ struct Skipped {
   Step step{};
   friend auto fields(format::Is<Skipped> auto& it) { return format::field_list(it.step); }
 };
+// Training has come to this step, which is not due. Sent now and then, so that a restore can say
+// how many steps were lost. The step may still be captured.
+struct Passed {
+  static constexpr Kind kind{42, "passed"};
+  Step step{};
+  friend auto fields(format::Is<Passed> auto& it) { return format::field_list(it.step); }
+};
 // Sent with a save, due or not: the time of the steps since the last one, without calls of libckpt.
 // Flushes and copies give way when training slows down.
 struct StepTime {
@@ -158,6 +165,6 @@ struct Close {
 
 using AnyCall =
     std::variant<SetLayout, Begin, Filled, Abandon, Arrived, Skipped, StepTime, StartFresh,
-                 AskRestore, RestoreResult, RestoredOk, Flush, AskStatus, Close>;
+                 AskRestore, RestoreResult, RestoredOk, Flush, AskStatus, Close, Passed>;
 
 }  // namespace ckpt::wire::control

@@ -86,8 +86,10 @@ struct Begun {
   std::optional<format::StepId> restored;  // None: nothing to restore, or a fresh start.
   Status result;                           // An error: the restore failed for all ranks.
   std::string reason;                      // Why this step, and not a newer one; for people.
+  std::optional<Step> newest_seen = std::nullopt;  // As in Start.
   friend auto fields(format::Is<Begun> auto& it) {
-    return format::field_list(it.ask, it.start_id, it.timeline, it.restored, it.result, it.reason);
+    return format::field_list(it.ask, it.start_id, it.timeline, it.restored, it.result, it.reason,
+                              it.newest_seen);
   }
 };
 

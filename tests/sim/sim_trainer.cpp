@@ -229,9 +229,11 @@ Task<void> SimTrainer::train() {
     if (plan_.retracts_one_in != 0 && random_.one_in(plan_.retracts_one_in)) {
       CKPT_CO_CHECK(co_await retract());
     }
+    oracle_.came_to({timeline_, step});
     if (!is_due(step)) {
       oracle_.skipped(plan_.group, {timeline_, step});
       if (number(done_) > 0) CKPT_CO_CHECK(call(control::Skipped{done_}));
+      CKPT_CO_CHECK(call(control::Passed{step}));
       done_ = step;
       continue;
     }

@@ -27,6 +27,7 @@ class Oracle {
   // A rank will not have the step, or all have given it up.
   virtual void skipped(std::uint64_t group, format::StepId at) = 0;
   virtual void dropped(std::uint64_t group, format::StepId at) = 0;
+  virtual void came_to(format::StepId at) = 0;  // A trainer, before it calls its daemon.
   virtual void violated(const std::string& what) = 0;
 };
 

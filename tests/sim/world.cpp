@@ -567,6 +567,7 @@ void World::violated(const std::string& what) {
 }
 
 void World::began(std::uint32_t rank, std::uint64_t group, const control::Begun& begun) {
+  check_newest_seen(begun);
   if (group != group_) return;  // A launch that is over.
   const auto [entry, is_first] = groups_.try_emplace(group, Group{begun.restored, begun.timeline});
   if (!is_first) {

@@ -14,10 +14,10 @@
 //
 // Laws, checked when they can first be broken: I1 no committed step is lost within the tolerance,
 // I2 right bytes only, I3 all ranks begin from one step, I4 no durable step is lost, I5 the fenced
-// are refused; no step is given up that every rank captured, and none committed that was given up.
-// Then liveness: in calm, steps are captured, committed and published again, a node that was lost
-// leaves no step without its copies for long, damage in memory is found and healed before anybody
-// needs it, and a close ends by its deadline, whatever storage does.
+// are refused; no step is given up that every rank captured, committed that was given up, or
+// counted as lost that no trainer came to. Then liveness: in calm, steps are captured, committed
+// and published again, a lost node leaves no step without its copies for long, damage in memory is
+// healed before anybody needs it, and a close ends by its deadline, whatever storage does.
 #pragma once
 
 #include <map>
@@ -75,6 +75,7 @@ class World final : public Oracle {
   void reached(std::uint32_t rank, format::StepId at, Level level, bool is_base) override;
   void skipped(std::uint64_t group, format::StepId at) override;
   void dropped(std::uint64_t group, format::StepId at) override;
+  void came_to(format::StepId at) override;
   void violated(const std::string& what) override;
 
  private:
@@ -120,6 +121,7 @@ class World final : public Oracle {
 
   // Checks.
   void check_durable(const control::Begun& begun, bool is_blind);
+  void check_newest_seen(const control::Begun& begun);
   void check_storage();
   void check_converges();
   void check_checkpoints();
@@ -163,10 +165,10 @@ class World final : public Oracle {
   bool may_ask_older_ = false;
   bool may_rename_ = false;
   std::optional<Step> wanted_;  // By the newest launch; of whichever timeline has it.
-  bool has_faults_ = true;
-  bool is_noisy_ = false;
-  bool flips_memory_ = false;
+  bool has_faults_ = true, is_noisy_ = false, flips_memory_ = false;
   std::map<std::uint64_t, Group> groups_;
+  std::map<std::uint64_t, Step> came_to_;  // By timeline: the newest that a trainer came to.
+  std::map<std::uint64_t, std::optional<format::StepId>> began_history_;  // Likewise: its base.
   std::uint64_t skip_one_in_ = 0;
 
   // The promises.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "agree/timelines.hpp"
 #include "base/log.hpp"
 #include "sim/world.hpp"
 
@@ -34,6 +35,31 @@ void World::dropped(std::uint64_t group, format::StepId at) {
   if (skipped_.contains({group, at})) return;
   violated(fmt::format("needed: timeline {} step {} was given up, and no rank had skipped it",
                        at.timeline, number(at.step)));
+}
+
+void World::came_to(format::StepId at) {
+  Step& newest = came_to_[at.timeline];
+  newest = std::max(newest, at.step);
+}
+
+// Without storage nodes may not know of a restore on others, and of what it abandoned.
+void World::check_newest_seen(const control::Begun& begun) {
+  agree::History history;
+  for (const auto& [timeline, restored] : began_history_)
+    if (timeline != begun.timeline) history.push_back({timeline, restored});
+  began_history_[begun.timeline] = begun.restored;
+  if (!begun.newest_seen || !begun.restored) return;
+  Step newest = begun.restored->step;
+  for (const auto& [timeline, step] : came_to_) {
+    const bool was_lost_before =
+        !options_.is_elastic && agree::is_fenced(history, {timeline, step});
+    if (!was_lost_before && agree::leads_to(history, *begun.restored, timeline))
+      newest = std::max(newest, step);
+  }
+  if (*begun.newest_seen >= begun.restored->step && *begun.newest_seen <= newest) return;
+  violated(fmt::format("lost: restored timeline {} step {}, and step {} was counted, not {}",
+                       begun.restored->timeline, number(begun.restored->step),
+                       number(*begun.newest_seen), number(newest)));
 }
 
 // Whether the newest committed step has all copies that it can have, as its coordinator sees it.

@@ -11,8 +11,8 @@ import time
 import weakref
 
 from libckpt import errors
-from libckpt.core import _arrays, _common, _failures, _flush, _frameworks, _items, _launch
-from libckpt.core import _metrics, _mutations, _open_sessions
+from libckpt.core import _arrays, _between, _common, _failures, _flush, _frameworks, _items
+from libckpt.core import _launch, _metrics, _mutations, _open_sessions
 from libckpt.core import _progress, _registration, _replicas, _restorer, _settings, _shapes, _turn
 from libckpt.ticket import LEVELS, Ticket
 
@@ -28,11 +28,13 @@ class Session:
         self.job, self.dir = options["job"], _settings.directory(options)
         self.rank, self.world_size = options.get("rank", 0), options.get("world_size", 1)
         _open_sessions.check_free(self.job, self.rank)
-        self._interval = options.get("save_mem_interval")
         self._raise, self._allow_pickle = raise_on_error, allow_pickle
         self._process, self._turn = os.getpid(), _turn.Turn()
         self._tensors = _launch.opened(self.ranks, _registration.Registration, options, debug)
         self._client = self._tensors.client
+        self._between = _between.Between(
+            options.get("save_mem_interval"), self._client, self._turn
+        )
         self._common = _common.Common(self._client)
         self._replicas = _replicas.Replicas(self.ranks, _settings.storage_interval(options))
         self._restorer = _restorer.Restorer(
@@ -95,7 +97,7 @@ class Session:
             return Ticket(self, step, "skipped_unavailable", 0.0)
         try:
             step = _turn.step_number(step)
-            if not always and self._is_between(step):
+            if not always and self._between.has(step):
                 return Ticket(self, step, "not_due", 0.0)
             with self._turn:
                 if not always and self._is_not_due(step):
@@ -109,10 +111,6 @@ class Session:
                 raise
             outcome = "failed"
         return Ticket(self, step, outcome, time.perf_counter() - began)
-
-    def _is_between(self, step):
-        """Whether the interval is in steps, and this is none of them."""
-        return type(self._interval) is int and self._interval > 0 and step % self._interval != 0
 
     def _is_not_due(self, step):
         """Asks the library, which knows by time; nothing has been collected for the save yet."""

@@ -314,6 +314,8 @@ nb::dict Client::answer_of(const Result<Restored>& restored, nb::object raised) 
   answer["source_name"] = restored->source_name;
   answer["world_size"] = restored->saved_by;
   answer["reason"] = restored->reason;
+  answer["newest_seen"] = nb::none();
+  if (restored->newest_seen) answer["newest_seen"] = number(*restored->newest_seen);
   answer["bytes"] = restored->bytes;
   answer["seconds"] = seconds_of(restored->took);
   return answer;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <ckpt/tensor.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace ckpt {
@@ -32,6 +33,10 @@ struct Restored {
   std::uint64_t bytes = 0;
   std::chrono::nanoseconds took{0};
   std::string reason;  // Why this step, and not a newer one; for people.
+  // The newest step that training is known to have reached before this restore, at least `step`:
+  // those between are lost. None: not known, as for a restore from a path, or if no daemon that saw
+  // the job train is left.
+  std::optional<Step> newest_seen;
 };
 
 }  // namespace ckpt

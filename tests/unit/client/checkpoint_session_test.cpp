@@ -1430,4 +1430,48 @@ TEST_CASE("checkpoint session: step times are sent between saves, unless yield i
   REQUIRE(silent.node->step_times.empty());
 }
 
+// So that a restore can say how many steps were lost: not each step of a fast loop is sent.
+TEST_CASE("checkpoint session: the first step after a capture is reported, captured or not",
+          "[unit][client]") {
+  Options options;
+  options.save_mem_interval = {10, {}};
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
+  trainer.add("weight", 100);
+  const auto save = [&](std::uint64_t step) {
+    return trainer.session.save(Step{step}, {}, Due::by_policy).value();
+  };
+  std::vector<Step>& passed = trainer.node->passed;
+  for (std::uint64_t step = 1; step < 10; ++step) REQUIRE(save(step) == SaveOutcome::not_due);
+  REQUIRE(passed.front() == Step{1});
+  REQUIRE(save(10) == SaveOutcome::started);
+  SECTION("by a save") {
+    REQUIRE(save(11) == SaveOutcome::not_due);
+  }
+  SECTION("by a question") {
+    REQUIRE_FALSE(trainer.session.is_due(Step{11}).value());
+  }
+  REQUIRE(passed.back() == Step{11});
+
+  trainer.node->newest_seen = Step{11};
+  REQUIRE(trainer.session.restore({}).value().newest_seen == Step{11});
+  passed.clear();
+  REQUIRE(save(12) == SaveOutcome::not_due);
+  REQUIRE(passed == std::vector{Step{12}});
+}
+
+// The trainer's thread never sends more than the engine can use.
+TEST_CASE("checkpoint session: few of the steps of a fast loop are reported", "[unit][client]") {
+  Options options;
+  options.save_mem_interval = {1'000'000, {}};
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
+  trainer.add("weight", 100);
+  const auto began = std::chrono::steady_clock::now();
+  std::uint64_t step = 1;
+  for (; step <= 10'000; ++step) REQUIRE_FALSE(trainer.session.is_due(Step{step}).value());
+  const auto took = std::chrono::steady_clock::now() - began;
+  const auto reports_max = static_cast<std::size_t>(took / std::chrono::milliseconds(20)) + 1;
+  REQUIRE_FALSE(trainer.node->passed.empty());
+  REQUIRE(trainer.node->passed.size() <= reports_max);
+}
+
 }  // namespace ckpt::client

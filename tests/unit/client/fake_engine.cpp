@@ -121,6 +121,7 @@ void FakeNode::begin(std::uint64_t ask, std::optional<format::StepId> restored) 
   begun.timeline = timeline_;
   begun.restored = restored;
   if (!restored) begun.reason = nothing_reason;
+  if (restored) begun.newest_seen = newest_seen;
   state().begun(std::move(begun));
   grant_free();
 }

@@ -39,6 +39,7 @@ class FakeNode {
   bool dies_after_copying = false;   // In a restore, and takes its steps along.
   std::function<void()> on_filled;   // Before it is taken, on the thread that copied last.
   std::string nothing_reason;        // Why there is nothing to restore.
+  std::optional<Step> newest_seen;   // As it says of each restore.
   Status closing;
 
   // Events, to the newest session.
@@ -53,6 +54,7 @@ class FakeNode {
   std::vector<FakeShard> shards;        // As they were filled, oldest first.
   std::vector<wire::control::AskRestore> asked;
   std::vector<Step> skipped;
+  std::vector<Step> passed;
   std::vector<Step> taken;
   std::vector<wire::control::StepTime> step_times;
   std::vector<wire::control::Arrived> arrived;
@@ -91,6 +93,7 @@ class FakeNode {
   void take(wire::control::AskRestore& message);
   void take(wire::control::RestoreResult& message);
   void take(wire::control::RestoredOk& message) { told_restored.push_back(message.step); }
+  void take(wire::control::Passed& message) { passed.push_back(message.step); }
   void take(wire::control::StepTime& message) { step_times.push_back(message); }
   void take(wire::control::Arrived& message) { arrived.push_back(message); }
   void take(wire::control::Close&);

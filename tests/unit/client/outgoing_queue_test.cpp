@@ -60,6 +60,18 @@ TEST_CASE("outgoing queue: the newest step time waits, and holds up nothing", "[
   REQUIRE(std::get<control::Skipped>(queue.pop()).step == Step{100'000});
 }
 
+TEST_CASE("outgoing queue: the newest of many passed steps waits, and holds up nothing",
+          "[unit][client]") {
+  OutgoingQueue queue;
+  for (std::uint64_t step = 1; step <= 100'000; ++step) {
+    REQUIRE(queue.push(control::Passed{Step{step}}));
+    REQUIRE(queue.push(control::Skipped{Step{step}}));
+  }
+  REQUIRE(queue.push(control::Passed{Step{7}}));
+  REQUIRE(queue.size() == 2);
+  REQUIRE(std::get<control::Passed>(queue.pop()).step == Step{100'000});
+}
+
 TEST_CASE("outgoing queue: the bytes that arrived wait once for each Slot", "[unit][client]") {
   OutgoingQueue queue;
   for (std::uint64_t bytes = 1; bytes <= 100'000; ++bytes) REQUIRE(queue.push(arrived(0, bytes)));

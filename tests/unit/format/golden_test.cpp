@@ -101,6 +101,7 @@ Start golden_start() {
   start.sessions = {21, 22};
   start.digests = {{31, 32}, {33, 34}};
   start.holders = {{"b", "a"}, {}};
+  start.newest_seen = Step{903};
   return start;
 }
 
@@ -134,6 +135,7 @@ NodeReport golden_report() {
   report.history = {{2, StepId{1, Step{800}}}};
   report.restore_counts = {{{1, Step{800}}, 1}};
   report.committed = StepId{2, Step{900}};
+  report.newest_seen = StepId{2, Step{902}};
   report.start = golden_start();
   report.flush = FlushReport{true, 4, 9, {{0, 1, {31, 32}}}, {{2, 0, "disk full"}}};
   return report;
@@ -221,9 +223,9 @@ std::vector<Golden> all_golden() {
       {"v3.part", encode(golden_packed_part())},
       {"v5.manifest.json", test::bytes_of(render(golden_manifest(golden_packed_part())).value())},
       {"v1.frame_table", encode(golden_frames())},
-      {"peer4.node_report", encode(golden_report())},
-      {"peer6.decree", encode(golden_decree())},
-      {"peer4.start", encode(golden_start())},
+      {"peer7.node_report", encode(golden_report())},
+      {"peer7.decree", encode(golden_decree())},
+      {"peer7.start", encode(golden_start())},
       {"v1.run.json", test::bytes_of(render(RunMarker{"gpt2", run}))},
       {"v1.timelines.json", test::bytes_of(render(golden_timelines()))},
       {"v2.safetensors", golden_file(0)},
@@ -261,9 +263,9 @@ TEST_CASE("golden: today's decoder reads yesterday's bytes", "[unit][format]") {
   REQUIRE(record);
   CHECK(digest_of(*record) == digest_of(golden_part().record));
   CHECK(record->layout.tensors.front().name == "embed.weight");
-  CHECK(decode_node_report(stored("peer4.node_report")).value() == golden_report());
-  CHECK(decode_decree(stored("peer6.decree")).value() == golden_decree());
-  CHECK(decode_start(stored("peer4.start")).value() == golden_start());
+  CHECK(decode_node_report(stored("peer7.node_report")).value() == golden_report());
+  CHECK(decode_decree(stored("peer7.decree")).value() == golden_decree());
+  CHECK(decode_start(stored("peer7.start")).value() == golden_start());
   CHECK(parse_run_marker(stored_text("v1.run.json")).value() == RunMarker{"gpt2", run});
   CHECK(parse_timelines(stored_text("v1.timelines.json")).value() == golden_timelines());
   const auto manifest = parse_manifest(stored_text("v2.manifest.json"));

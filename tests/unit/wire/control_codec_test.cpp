@@ -119,7 +119,8 @@ std::vector<Message> one_of_each() {
   all.emplace_back(LevelReached{Step{900}, Level::committed});
   all.emplace_back(StepDropped{Step{899}});
   all.emplace_back(Offer{5, 7, 1, RestoreSource::peer_memory, "node B", 4, small_record()});
-  all.emplace_back(Begun{6, 2, 3, format::StepId{2, Step{900}}, bad, "newest common step"});
+  all.emplace_back(
+      Begun{6, 2, 3, format::StepId{2, Step{900}}, bad, "newest common step", Step{903}});
   all.emplace_back(Closed{bad});
   all.emplace_back(Fenced{"pid 77 took over rank 3"});
   all.emplace_back(AskStatus{});
@@ -138,6 +139,7 @@ std::vector<Message> one_of_each() {
   all.emplace_back(HeldRecord{bad, {std::byte{1}, std::byte{2}}});
   all.emplace_back(AskChunks{3, {0, 5}});
   all.emplace_back(HeldChunk{bad, {std::byte{3}}});
+  all.emplace_back(Passed{Step{902}});
   return all;
 }
 
@@ -149,7 +151,7 @@ os::LocalMessage sent(const Message& message) {
   return encoded;
 }
 
-const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local13.control_messages";
+const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local14.control_messages";
 
 // One of each kind as it travels: its kind, the length of its body, its body.
 std::string golden_bytes() {

@@ -6,7 +6,7 @@ import logging
 from libckpt import errors
 from libckpt._init import init
 from libckpt.accelerate._position import Position
-from libckpt.core import _resuming
+from libckpt.core import _resuming, _unopened
 from libckpt.rng import RNG
 from libckpt.ticket import Ticket
 
@@ -25,7 +25,7 @@ class Memory:
         self.step = -1  # That was captured or restored last.
         self.updated = -1  # The same, without batches between two updates.
         self._ticket = None  # The newest capture's.
-        self.session = None
+        self.session = self._unopened = None
         self.failure = None  # Why the newest step could not be had.
         try:
             self.session = init(job, **options)
@@ -33,6 +33,7 @@ class Memory:
             raise
         except errors.CheckpointError as error:
             logger.error("libckpt: %s; steps are not captured in memory", error)
+            self._unopened = _unopened.unopened(error, job, **options)
 
     def capture(self, step, metrics=None):
         self.step = step
@@ -79,7 +80,9 @@ class Memory:
         `failure` says why not. All ranks have it, or none."""
         if self.session is not None:
             self._guard()
-        restored, self.failure = _resuming.from_memory(self.session, self._restored)
+        restored, self.failure = _resuming.from_memory(
+            self.session, self._restored, self._unopened
+        )
         return restored
 
     def _restored(self):

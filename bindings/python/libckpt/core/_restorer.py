@@ -23,6 +23,9 @@ class Restored:
     source: str  # "own_memory", "peer_memory" or "storage".
     source_name: str
     reason: str  # Why this step, and not a newer one.
+    # The newest step that training is known to have reached before: those after `step` are lost.
+    # None: not known.
+    newest_seen: int | None
     bytes: int
     seconds: float
     world_size: int  # The number of ranks that saved it.

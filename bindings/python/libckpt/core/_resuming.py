@@ -8,11 +8,14 @@ from libckpt.core.files import _leftovers
 logger = logging.getLogger("libckpt")
 
 
-def from_memory(session, restore):
-    """(what `restore` brings or None, why it could not be had). All ranks have it, or none."""
+def from_memory(session, restore, unopened=None):
+    """(what `restore` brings or None, why it could not be had). All ranks have it, or none.
+
+    unopened: why there is no session. What lies in its directory cannot be had then.
+    """
     restored = failure = None
     if session is None:
-        return None, None
+        return None, None if unopened is None else unopened.failure()
     try:
         restored = restore()
     except errors.NotFound:
@@ -29,8 +32,29 @@ def from_memory(session, restore):
 def log_memory(restored, newest, noun="folder"):
     """Training goes on from memory; `newest`: what there is besides, or None."""
     other = f"there is no {noun}" if newest is None else f"the newest {noun} is {newest}"
-    logger.warning("libckpt: resumes step %d from %s; %s", restored.step, restored.source_name,
-                   other)  # fmt: skip
+    logger.warning("libckpt: resumes step %d from %s; %s%s", restored.step, restored.source_name,
+                   other, lost(restored))  # fmt: skip
+
+
+def log_restored(restored):
+    """The same, where nobody looked for anything besides."""
+    logger.warning("libckpt: resumes step %d from %s%s", restored.step, restored.source_name,
+                   lost(restored))  # fmt: skip
+
+
+def lost(restored, step=None):
+    """How many steps a resume costs, for the end of its line; empty: not known.
+
+    step: training goes on from this one, which a folder has, and not from the restored one.
+    """
+    step, newest = restored.step if step is None else step, restored.newest_seen
+    if newest is None or newest < step:  # The folder is of what no daemon saw.
+        return ""
+    if newest == step:
+        return "; no step was lost"
+    count = newest - step
+    steps = "1 step after it was" if count == 1 else f"{count} steps after it were"
+    return f"; {steps} lost (newest seen: {newest})"
 
 
 def is_memory_newest(restored, failure, stored, step, noun="folder", name=None):
@@ -50,8 +74,8 @@ def is_memory_newest(restored, failure, stored, step, noun="folder", name=None):
     elif failure is not None:
         logger.error("libckpt: resume from memory: %s; resumes from %s instead", failure, stored)
     elif restored is not None:
-        logger.warning("libckpt: resumes from %s, which is newer than step %d in memory", stored,
-                       restored.step)  # fmt: skip
+        logger.warning("libckpt: resumes from %s, which is newer than step %d in memory%s", stored,
+                       restored.step, lost(restored, step))  # fmt: skip
     else:
         logger.warning("libckpt: resumes from %s; memory has nothing", stored)
     return False

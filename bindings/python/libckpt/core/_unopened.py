@@ -31,6 +31,15 @@ def opened(job, dir=None, *, may_raise=False, **options):
         return session, Unopened(session, error)
 
 
+def unopened(error, job, **options):
+    """For a door that works without a stand-in: the Unopened after this error of `init`. None: an
+    option is wrong, so that nobody knows where to look."""
+    try:
+        return Unopened(init(job, **{**options, "disable": True}), error)
+    except errors.InvalidArgument:
+        return None
+
+
 class Unopened:
     """Why there is no session, and what a restore raises therefore."""
 
@@ -56,6 +65,11 @@ class Unopened:
             f"job {self.job}: {self.error}; so {there} cannot be restored, and training must not "
             "begin anew over it: mend that and start again, or give another job and dir"
         )
+
+    def failure(self):
+        """The refusal; None: nothing is lost by beginning."""
+        refusal = self.refusal()
+        return None if isinstance(refusal, errors.NotFound) else refusal
 
     def _stored(self):
         """Names in words what this rank sees in the directory, which it reads without a daemon."""

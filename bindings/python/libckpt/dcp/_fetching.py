@@ -9,18 +9,16 @@ Then the plan's parts are copied to where DCP wants them.
 """
 
 import io
-import logging
 
 from torch.distributed.checkpoint.planner import LoadItemType
 from torch.futures import Future
 
 from libckpt import errors
+from libckpt.core import _resuming
 from libckpt.dcp import _boxes, _document, _exchange
 from libckpt.dcp._boxes import Box
 from libckpt.dcp._capturing import check_ranks
 from libckpt.dcp._document import ITEM, Document
-
-logger = logging.getLogger("libckpt")
 
 ANY = -1  # Any rank that has it.
 
@@ -30,7 +28,7 @@ class Found:
 
     def __init__(self, job, restored, document):
         self.job, self.step, self.document = job, restored.step, document
-        self.source_name = restored.source_name
+        self.source_name, self.newest_seen = restored.source_name, restored.newest_seen
         self._saves = job.saves
 
     def is_of_now(self):
@@ -109,8 +107,7 @@ class Fetch:
             else:
                 planner.load_bytes(item, _content(place.stored, box))
         if rank == 0:
-            logger.warning("libckpt: resumes step %d from %s", self._found.step,
-                           self._found.source_name)  # fmt: skip
+            _resuming.log_restored(self._found)
         future = Future()
         future.set_result(None)
         return future

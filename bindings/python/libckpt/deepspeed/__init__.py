@@ -18,7 +18,7 @@ import weakref
 
 from libckpt import errors
 from libckpt._init import with_keywords
-from libckpt.core import _resuming, _settings
+from libckpt.core import _resuming, _settings, _unopened
 from libckpt.core.files import _leftovers, _publish_queue
 from libckpt.deepspeed._folders import Folders
 from libckpt.deepspeed._layout import Layout
@@ -59,8 +59,10 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
                        attached.memory.session.job)  # fmt: skip
         return engine
     _detach(engine)
+    vars(engine).pop("_libckpt_failure", None)
     if job is None:
         job = _publish_queue.job_of("deepspeed", "run", str(dir))
+    layout = None
     try:
         problem = problem_of(engine)
         layout = None if problem else Layout(engine)
@@ -69,9 +71,12 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
             _take_over(job)
         memory = Memory(engine, layout, job, given, {"dir": dir, **options}) if layout else None
     except (errors.CheckpointError, AttributeError) as error:  # A version with other fields.
-        problem = str(error)
-        if isinstance(error, errors.InvalidArgument):  # The job may have a step.
-            _raise_without_folder(engine, error)
+        problem, why = str(error), error
+        if not isinstance(error, errors.InvalidArgument):  # With that the job may have a step.
+            unopened = _unopened.unopened(error, job, dir=dir, **options) if layout else None
+            why = unopened.failure() if unopened else None
+        if why is not None:
+            _raise_without_folder(engine, why)
     if problem:
         logger.warning("libckpt: the DeepSpeed engine is left as it is: %s", problem)
         return engine
@@ -111,12 +116,15 @@ def _raise_without_folder(engine, why):
         return answer
 
     engine.load_checkpoint = load_checkpoint
+    engine._libckpt_failure = why
 
 
 def resume(engine):
     """Restores the newest step in memory, on a peer or in `dir`, and no folder of DeepSpeed's.
     Returns its number, or None when there is none. All ranks call it."""
-    attached = vars(engine).get("_libckpt")
+    attached, failure = (vars(engine).get(f"_libckpt{each}") for each in ("", "_failure"))
+    if failure is not None:
+        raise failure
     return attached.resume() if attached else None
 
 
@@ -235,7 +243,8 @@ class Attached:
             if number is not None and number > found.step:
                 if not self.folders.is_for_others(name):
                     logger.warning("libckpt: resumes from %s, which is newer than step %d in "
-                                   "memory", name, found.step)  # fmt: skip
+                                   "memory%s", name, found.step,
+                                   _resuming.lost(found, number))  # fmt: skip
                     return None, None
                 logger.warning(
                     "libckpt: %s is newer than memory, but another number of ranks saved it, and "
@@ -256,7 +265,7 @@ class Attached:
         if found is None:
             return None
         self.memory.give(found)
-        logger.warning("libckpt: resumes step %d from %s", found.step, found.source_name)
+        _resuming.log_restored(found)
         return found.step
 
 

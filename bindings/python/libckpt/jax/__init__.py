@@ -18,7 +18,7 @@ import jax
 from libckpt import errors
 from libckpt._init import with_keywords
 from libckpt.adapters.jax import _coordinator
-from libckpt.core import _settings, _unopened
+from libckpt.core import _resuming, _settings, _unopened
 from libckpt.jax import _capture, _load, _restore
 from libckpt.jax._restore import Restored
 
@@ -102,7 +102,7 @@ class Checkpointer:
         self._check_readable(step)
         restored = _restore.restore(self.session, like, step, strict)
         if self.session.rank == 0:
-            logger.warning("libckpt: resumes step %d from %s", restored.step, restored.source_name)
+            _resuming.log_restored(restored)
         return restored
 
     def restore_or(self, like, default=0, *, strict=True):

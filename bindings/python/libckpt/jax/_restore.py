@@ -32,6 +32,8 @@ class Restored:
     source: str  # "own_memory", "peer_memory" or "storage".
     source_name: str
     world_size: int  # The number of processes that saved it.
+    # The newest step that training is known to have reached before: those after `step` are lost.
+    newest_seen: int | None = None
 
     def __repr__(self):
         return f"Restored(step={self.step}, from {self.source_name})"
@@ -68,7 +70,9 @@ def _restore(session, like, step, strict):
     session.agree("arrays", failure)
     _warn_of_left(step, leaves, specs.keys() | plain.keys())
     tree = jax.tree_util.tree_unflatten(structure, [values[name] for name in leaves])
-    return Restored(step, tree, found.source, found.source_name, found.world_size)
+    return Restored(
+        step, tree, found.source, found.source_name, found.world_size, found.newest_seen
+    )
 
 
 def fill(values, leaves, arrays, cells, plain, strict):

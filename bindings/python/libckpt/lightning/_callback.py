@@ -9,7 +9,7 @@ import torch
 
 from libckpt import errors
 from libckpt._init import init, with_keywords
-from libckpt.core import _resuming, _settings
+from libckpt.core import _resuming, _settings, _unopened
 from libckpt.core.files import _publish_queue
 from libckpt.lightning import _unvalidated
 from libckpt.lightning._checkpoint_io import NEWEST, CheckpointIO
@@ -41,7 +41,7 @@ class Callback(pl.Callback):
         self._is_disabled = _settings.is_true(
             options.get("disable") or _settings.configured("disable")
         )
-        self.session = None
+        self.session = self._unopened = None
         self._trainer = None
         self._io = None
         self._has_asked = False
@@ -56,6 +56,7 @@ class Callback(pl.Callback):
 
     def setup(self, trainer, pl_module, stage):
         self._trainer, self._has_asked, self._rng = trainer, False, None
+        self._unopened = None
         self._seen = self._captured = -1
         self._io = _checkpoint_io(trainer)
         if self._io is not None:
@@ -209,7 +210,9 @@ class Callback(pl.Callback):
         self._has_asked = True
         file, file_step, remade_by = self._newest_file(io)
         session, name = self.session, file
-        restored, failure = _resuming.from_memory(session, lambda: session.restore())
+        restored, failure = _resuming.from_memory(
+            session, lambda: session.restore(), self._unopened
+        )
         has_older = restored is not None and restored.step < file_step
         if has_older and remade_by is not None and remade_by <= restored.step:
             file_step, name = restored.step, f"{file}, saved before its validation"
@@ -238,6 +241,7 @@ class Callback(pl.Callback):
             raise
         except errors.CheckpointError as error:
             logger.error("libckpt: %s; steps are not captured in memory", error)
+            self._unopened = _unopened.unopened(error, job, **options)
 
     def _start_fresh(self):
         try:

@@ -95,6 +95,8 @@ class EasyCkpt:
 
     def _start_fresh(self):
         self._has_asked = True
+        if self.memory.session is None:
+            return
         try:
             self.memory.session.start_fresh()
         except errors.CheckpointError as error:
@@ -125,6 +127,8 @@ class EasyCkpt:
         self._begins_elsewhere = not is_ours
         newest = self._newest_folder() if is_ours and self.load_dir else None
         found, failure = None, None
+        if is_ours and not self.is_disabled:
+            failure = self.memory.failure()
         if is_ours and not self.is_disabled and self.memory.is_open:
             self._has_asked = True
             found, failure = _resuming.from_memory(
@@ -134,8 +138,9 @@ class EasyCkpt:
             if found is not None and (newest is None or found[1].step >= newest):
                 return self._resumed(*found, newest)
             if found is not None:
-                logger.warning("libckpt: resumes from %s, which is newer than step %d in memory",
-                               self._path(newest), found[1].step)  # fmt: skip
+                logger.warning("libckpt: resumes from %s, which is newer than step %d in memory%s",
+                               self._path(newest), found[1].step,
+                               _resuming.lost(found[1], newest))  # fmt: skip
                 self._start_fresh()
         if is_ours and newest is None:
             if failure is not None:

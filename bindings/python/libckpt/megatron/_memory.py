@@ -10,6 +10,7 @@ import torch
 
 from libckpt import errors
 from libckpt._init import init
+from libckpt.core import _unopened
 from libckpt.megatron import _optimizers, _parallel, _training
 from libckpt.megatron._pieces import Pieces
 from libckpt.rng import RNG
@@ -21,7 +22,7 @@ class Memory:
     """`error` says why steps are not captured; every failure is logged once, none is raised."""
 
     def __init__(self, job, options):
-        self.session, self.error = None, None
+        self.session, self.error, self._unopened = None, None, None
         self._interval = options.get("save_mem_interval", 1)
         self._pieces, self._made_of = None, ()
         self._has_saved = False
@@ -29,6 +30,7 @@ class Memory:
             self.session = init(job, **options)
         except errors.CheckpointError as error:
             self._give_up(error)
+            self._unopened = _unopened.unopened(error, job, **options)
 
     def _give_up(self, error):
         self.error = error
@@ -37,6 +39,10 @@ class Memory:
     @property
     def is_open(self):
         return self.session is not None and self.error is None
+
+    def failure(self):
+        """Why no step can be had where there is no session; None: there is one, or no step."""
+        return None if self._unopened is None else self._unopened.failure()
 
     def pieces(self, model, optimizer):
         made_of = [optimizer, *model]
@@ -77,7 +83,10 @@ class Memory:
     def _is_due(self, iteration):
         """Not asked for steps between: they would collect all for nothing."""
         interval = self._interval
-        return type(interval) is not int or iteration % interval == 0
+        is_due = type(interval) is not int or iteration % interval == 0
+        if not is_due and self.is_open:
+            self.session._between.report(iteration)
+        return is_due
 
     def _items(self, pieces, scheduler, progress):
         return {

@@ -17,7 +17,7 @@ from torchtitan.tools import filesystem
 
 from libckpt import errors
 from libckpt._init import init
-from libckpt.core import _resuming, _settings
+from libckpt.core import _resuming, _settings, _unopened
 from libckpt.core.files import _publish_queue
 from libckpt.rng import RNG
 
@@ -61,7 +61,7 @@ class CheckpointManager(_Stock):
                 raise ValueError("save_mem_interval and replicas must be at least 1.")
 
     def __init__(self, config, **given):
-        self._session, self._is_over = None, False
+        self._session, self._unopened, self._is_over = None, None, False
         super().__init__(config, **given)
         if self.enable and not _settings.is_true(_settings.configured("disable")):
             self._open(config)
@@ -76,6 +76,7 @@ class CheckpointManager(_Stock):
             self._session = init(job, **options).guard(*self.states[OPTIMIZER])
         except errors.CheckpointError as error:  # All ranks have it: they open together or not.
             logger.error("libckpt: %s; steps are not captured in memory", error)
+            self._unopened = _unopened.unopened(error, job, **options)
 
     def _items(self):
         """torchtitan's own objects, which a restore fills where they are."""
@@ -99,7 +100,8 @@ class CheckpointManager(_Stock):
         return saved
 
     def _load(self, step=-1):
-        if self._session is None or step != -1:
+        has_none = self._session is None and self._unopened is None
+        if has_none or step != -1:
             return self._load_stock(step)
         restored, failure = self._restore()
         number = self._find_load_step()
@@ -121,6 +123,8 @@ class CheckpointManager(_Stock):
 
     def _restore(self):
         """(what memory has, in the objects, or None; why it could not be had)."""
+        if self._session is None:
+            return _resuming.from_memory(None, None, self._unopened)
         new = [optimizer for optimizer in self.states[OPTIMIZER] if not optimizer.state]
         self.states[OPTIMIZER].state_dict()  # Makes state of the types that torchtitan wants.
         session, items = self._session, self._items()

@@ -160,7 +160,8 @@ class Callback(transformers.TrainerCallback):
             self._sharded.write_state()
             return self._sharded.folder
         number = folders.newest_whole()
-        restored = self._memory.newest() if can_load and self._sharded is None else None
+        is_early = self._sharded is None or self._memory.session is None
+        restored = self._memory.newest() if can_load and is_early else None
         if is_from_memory(self._memory, restored, folders, number):
             folder = folders.private / "resume" / f"checkpoint-{restored.step}"
             self._resumed = Resumed(restored, folder)

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from libckpt import errors
 from libckpt.adapters.torch import _optimizers, _owners
-from libckpt.core import _resuming, _settings
+from libckpt.core import _resuming, _settings, _unopened
 from libckpt.core._fill import load
 from libckpt._init import init
 from libckpt.rng import RNG
@@ -39,7 +39,7 @@ class TrainerMemory:
         self._has_asked = False  # Memory for its newest step.
         self._overlap = overlap
         self._guarded = None
-        self.session = None
+        self.session = self._unopened = None
         self.failure = None  # Why the newest step could not be had.
         if not _settings.configured("blob_capacity"):
             options = {"blob_capacity": BLOB_CAPACITY, **options}
@@ -47,6 +47,7 @@ class TrainerMemory:
             self.session = init(job, **options)
         except errors.CheckpointError as error:
             logger.error("libckpt: %s; steps are not captured in memory", error)
+            self._unopened = _unopened.unopened(error, job, **options)
 
     def begin(self):
         """The optimizer exists: the first capture is prepared, and guarded from then on."""
@@ -111,7 +112,9 @@ class TrainerMemory:
         All ranks have it, or none.
         """
         self._has_asked = True
-        restored, self.failure = _resuming.from_memory(self.session, self._restored)
+        restored, self.failure = _resuming.from_memory(
+            self.session, self._restored, self._unopened
+        )
         return restored
 
     def _restored(self):
@@ -134,6 +137,8 @@ class TrainerMemory:
 
     def start_fresh(self):
         """Training goes on from elsewhere, whatever memory has."""
+        if self.session is None:
+            return
         try:
             self.session.start_fresh()
         except errors.CheckpointError as error:
