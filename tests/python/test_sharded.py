@@ -95,8 +95,15 @@ def test_copies_of_the_shards_are_captured_once_among_them(sharded, tmp_path):
         sharded.stop(name)
     log = sharded.start("ABCE", "job", 7, directory, **many).finish()
     assert check_began(log, 4, 4, whole, ("storage",)) == 6
-    log = sharded.start("AB", "job", 8, directory, WIDTH="40001").finish()
-    assert said(log, 0, "source")[0][1] == "4"
+    saved_by = "ABCE"  # 4 -> 2, which hold the model once, then a copy of it each -> 4.
+    for nodes, steps, copies in (("AB", 8, 1), ("AB", 9, 2), ("ABCE", 10, 2)):
+        for name in saved_by:
+            sharded.stop(name)
+        before, more = log, {**many, "COPIES": str(copies)}
+        log = sharded.start(nodes, "job", steps, directory, **more).finish()
+        found = check_began(log, len(nodes), len(saved_by), before, ("storage",))
+        assert found == steps - 1
+        saved_by = nodes
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ import json
 import os
 import pathlib
 import signal
-import sys
 
 import accelerate
 import doors
@@ -170,7 +169,7 @@ def main(project, kind, options):
     options = json.loads(options)
     ranks = options.get("ranks", 1)
     if kind == "stock":
-        sys.modules["libckpt"] = None  # As where it is not installed: importing it fails.
+        doors.uninstall()
     if not options.get("gpu"):
         os.environ["ACCELERATE_USE_CPU"] = "true"
     if ranks > 1 or options.get("sharded"):

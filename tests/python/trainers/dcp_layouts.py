@@ -9,6 +9,7 @@ import json
 import os
 import traceback
 
+import doors
 import ports
 import torch
 import torch.distributed as dist
@@ -16,8 +17,6 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
-
-import libckpt.dcp
 
 PLACEMENTS = {"S0": Shard(0), "S1": Shard(1), "R": Replicate(),
               "SS0": _StridedShard(0, split_factor=2)}  # fmt: skip
@@ -75,7 +74,11 @@ def work(storage, what, sizes, kinds, checkpoint_id):
     mesh = dist.init_device_mesh("cpu", tuple(sizes))
     placements = [PLACEMENTS[kind] for kind in kinds]
     option, given = ("storage_writer" if what == "save" else "storage_reader"), {}
-    if storage is not None:
+    if storage is None:
+        doors.uninstall()
+    else:
+        import libckpt.dcp
+
         given[option] = libckpt.dcp.Storage(raise_on_error=True, **storage)
     state = make(mesh, placements, what == "save")
     call = dcp.save if what == "save" else dcp.load

@@ -3,7 +3,7 @@ again in any number.
 
 dcp_ranks.py NODES JOB STEPS [FOLDERS]: NODES is JSON, the environment of each rank. Each step is
 saved in memory; with FOLDERS every fourth one is a folder there, too, and stock DCP begins with the
-newest of them where STOCK is set.
+newest of them where STOCK is set, and saves none.
 """
 
 import functools
@@ -12,6 +12,7 @@ import os
 import pathlib
 import signal
 
+import doors
 import ports
 import ranks
 import torch
@@ -26,8 +27,6 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 from torch.distributed.fsdp import fully_shard
-
-import libckpt.dcp
 
 ROWS = 12  # In a global batch, which any number of ranks up to four divides.
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -66,7 +65,7 @@ def newest_folder(folders):
 
 def begin(state, job, storage, folders):
     """The step to go on after."""
-    if "STOCK" in os.environ:
+    if storage is None:
         folder = newest_folder(folders)
         dcp.load(state, checkpoint_id=folder)
         return int(folder.name.removeprefix("step-"))
@@ -75,6 +74,15 @@ def begin(state, job, storage, folders):
         return 0
     dcp.load(state, checkpoint_id=f"ckpt://{job}/latest", storage_reader=storage)
     return step
+
+
+def save_in_memory(state, checkpoint_id, **saving):
+    """The save that is to be waited for; none where ALONE is set, and nothing goes on beside it."""
+    save = dcp.async_save(state, checkpoint_id=checkpoint_id, **saving)
+    if "ALONE" not in os.environ:
+        return [save]
+    save.result()
+    return []
 
 
 def train(job, steps, folders=None):
@@ -88,7 +96,13 @@ def train(job, steps, folders=None):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     progress = Progress()
     state = {"app": App(model, optimizer), "progress": progress}
-    storage = libckpt.dcp.Storage(f"ckpt://{job}", replicas=2)
+    storage = None
+    if "STOCK" in os.environ:
+        doors.uninstall()
+    else:
+        import libckpt.dcp
+
+        storage = libckpt.dcp.Storage(f"ckpt://{job}", replicas=2)
     start = begin(state, job, storage, folders)
     say("began at", start, digest(model, optimizer))
     # Not that of training: what both sent would get mixed up.
@@ -105,9 +119,12 @@ def train(job, steps, folders=None):
         progress.losses.append(loss.item() / world)
         for save in saves:
             save.result()
-        saves = [dcp.async_save(state, checkpoint_id=f"ckpt://{job}/step-{step}", **saving)]
+        if storage is None:  # Stock DCP knows no memory.
+            continue
+        saves = save_in_memory(state, f"ckpt://{job}/step-{step}", **saving)
         if folders and step % 4 == 0:
-            saves[0].result()  # Likewise for two saves.
+            for save in saves:  # Likewise for two saves.
+                save.result()
             saves = [dcp.async_save(state, checkpoint_id=f"{folders}/step-{step}", **saving)]
         say("made", step, digest(model, optimizer), storage.session().latest)
         if step == int(os.environ.get("HOLD_AT", 0)):
@@ -117,7 +134,8 @@ def train(job, steps, folders=None):
     say("losses", hashlib.sha256(repr(progress.losses).encode()).hexdigest())
     say("loss", *progress.losses)
     say("weights", digest(model, optimizer))
-    storage.session().abandon()
+    if storage is not None:
+        storage.session().abandon()
     ports.leave()
 
 

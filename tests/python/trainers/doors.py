@@ -33,6 +33,13 @@ def become_rank(count):
     sys.exit(any(ended))
 
 
+def uninstall():
+    """From here on libckpt is not installed: an import of it or of its parts fails, in a pickle,
+    too. The trainers' server may have had it for others."""
+    for name in {"libckpt", *(each for each in sys.modules if each.startswith("libckpt."))}:
+        sys.modules[name] = None
+
+
 def pretend_gpus(state):
     """For the state of accelerate, which shards on GPUs only; FSDP itself does on CPUs, too."""
     state.distributed_type = type(state.distributed_type).MULTI_GPU

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import signal
-import sys
 import warnings
 
 import doors
@@ -140,7 +139,7 @@ def main(root, kind, options):
     options = json.loads(options)
     ranks = options.get("ranks", 1)
     if kind == "stock":
-        sys.modules["libckpt"] = None  # As where it is not installed: importing it fails.
+        doors.uninstall()
     if ranks > 1:
         doors.become_rank(ranks)
     train(root, kind, options)

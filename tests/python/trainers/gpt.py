@@ -16,6 +16,7 @@ import signal
 import zlib
 
 import cuda_to_cpu
+import doors
 import megatron_training
 import ports
 import ranks
@@ -176,6 +177,7 @@ def train(job, steps, options):
     dist.init_process_group("gloo")
     gpt = Gpt(options)
     if options.get("stock"):
+        doors.uninstall()
         return train_stock(gpt, int(steps), pathlib.Path(options["directory"]))
     if options.get("hook"):
         return train_hooked(gpt, int(steps), pathlib.Path(options["directory"]))

@@ -228,7 +228,7 @@ def main(output, kind, options):
         prepare_deepspeed()
     resume = options.pop("resume", None)
     if kind == "stock":
-        sys.modules["libckpt"] = None  # As where it is not installed: importing it fails.
+        doors.uninstall()
     losses, weights = train(output, kind, resume, options)
     print("losses", losses)
     print("weights", weights, flush=True)

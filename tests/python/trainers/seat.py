@@ -45,7 +45,9 @@ class Job:
         if kind == "asynchronous":
             on_cpu = CheckpointStagerConfig(use_pinned_memory=False, use_non_blocking_copy=False)
             saver = AsyncCheckpointSaverConfig(staging_config=on_cpu)
-        if self.is_ours:
+        if not self.is_ours:
+            doors.uninstall()
+        else:
             import libckpt.torch_checkpointing
 
             storage = libckpt.torch_checkpointing.StorageConfig(self.directory, use_direct_io=False)

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 
+import doors
 import ports
 import ranks
 import torch
@@ -46,6 +47,7 @@ class Trainer:
         from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
 
         if kind == "stock":
+            doors.uninstall()
             from torchtitan.components.checkpointer import CheckpointManager
         else:
             from libckpt.torchtitan import CheckpointManager
