@@ -314,6 +314,11 @@ Task<FoundRuns> find_runs_everywhere(os::FileSystem& files, Clock& clock, std::s
 }
 
 Task<Candidates> find_candidates(os::FileSystem& files, Clock& clock, std::string path) {
+  if (path.starts_with("memory:"))  // Else a trainer finds no such directory, and begins anew.
+    co_return fail(Errc::invalid_argument,
+                   fmt::format("look for a checkpoint in {}: only `ckpt` reads a step in memory by "
+                               "such a path; a job restores its own without a path",
+                               path));
   Candidates candidates;
   CKPT_CO_TRY(Places places, parse_places(path));
   if (places.second) {

@@ -69,6 +69,9 @@ TEST_CASE_METHOD(SearchScene, "search: among several runs the one published last
   CHECK(run(storage::find_candidates(files, clock, "/runs/empty")).error().code() ==
         Errc::not_found);
   CHECK(run(storage::find_candidates(files, clock, "/nowhere")).error().code() == Errc::not_found);
+  // Else a load "if there is one" would begin anew.
+  CHECK(run(storage::find_candidates(files, clock, "memory:job")).error().code() ==
+        Errc::invalid_argument);
 }
 
 TEST_CASE_METHOD(SearchScene, "search: checkpoints passed over are named with their reasons",
