@@ -186,13 +186,13 @@ Status check_history(Workplace& workplace, const storage::Site& site, const Plan
                           site.directory()));
 }
 
-// Step 5. A checkpoint that a daemon removes meanwhile is gone as well.
+// Step 5. A checkpoint that a daemon removes or replaces meanwhile is gone as well.
 Status remove_all(Workplace& workplace, const storage::Site& site, const Plan& plan) {
   for (const storage::Checkpoint& checkpoint : plan.superfluous) {
     CKPT_CHECK(check_history(workplace, site, plan));
     std::string reason = "ckpt gc: " + storage::deletion_reason(checkpoint, plan.rule);
-    Status removed = workplace.run(
-        storage::remove_checkpoint(site, checkpoint.name, plan.run, std::move(reason)));
+    Status removed =
+        workplace.run(storage::remove_listed(site, checkpoint, plan.run, std::move(reason)));
     if (!removed && removed.error().code() != Errc::not_found) return removed;
   }
   storage::StaleAttempts stale;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/assert.hpp"
 #include "base/log.hpp"
 #include "os/path.hpp"
 
@@ -28,6 +29,13 @@ bool is_there(const storage::Catalog& catalog, Step step) {
 
 }  // namespace
 
+bool GoneSteps::is_newer_there(const storage::Catalog& catalog) const {
+  CKPT_ASSERT(newest_.has_value());
+  return std::ranges::any_of(catalog.checkpoints, [&](const storage::Checkpoint& checkpoint) {
+    return checkpoint.at > *newest_ && !facts_.is_fenced(checkpoint.at);
+  });
+}
+
 void GoneSteps::forget() {
   known_ = begun_;
   newest_.reset();
@@ -45,7 +53,8 @@ void GoneSteps::remember(const std::vector<storage::Checkpoint>& checkpoints, Li
 void GoneSteps::look(const storage::Catalog& catalog, Listing listing,
                      const std::string& directory) {
   if (listing <= known_) return;
-  const bool is_gone = newest_ && !facts_.is_fenced(*newest_) && !is_there(catalog, newest_->step);
+  const bool is_gone = newest_ && !facts_.is_fenced(*newest_) &&
+                       !is_there(catalog, newest_->step) && !is_newer_there(catalog);
   if (!is_gone) return;
   const auto left = static_cast<std::size_t>(std::ranges::count_if(
       catalog.checkpoints,

@@ -1,8 +1,9 @@
 // GoneSteps: notices that stored steps have vanished from a place while the job ran.
 //
-// Retention never removes the newest step before a newer one is there. So if the newest step that
-// this node saw there is missing, somebody has removed or moved it, mostly with the whole
-// directory. The next step makes the directory again, and nothing else would show what is missing.
+// Retention and `ckpt gc` never remove the newest step before a newer one is there. So if the
+// newest step that this node saw there is missing, and none is newer, somebody has removed or moved
+// it, mostly with the whole directory. The next step makes the directory again, and nothing else
+// would show what is missing: the node looks before it publishes one.
 //
 // Threads: the engine's. Lifetime: the StoredPlace's.
 #pragma once
@@ -25,12 +26,15 @@ class GoneSteps {
   // says nothing: steps were stored and removed since.
   using Listing = std::uint64_t;
   Listing begin_listing() { return ++begun_; }
-  // What is there now, before retention has removed any of it.
+  // What is there now, before retention has removed any of it. A newer step explains that the
+  // newest known one is missing: another process collects garbage, or stores steps there, too.
   void look(const storage::Catalog& catalog, Listing listing, const std::string& directory);
   // After retention.
   void remember(const std::vector<storage::Checkpoint>& checkpoints, Listing listing);
   // Others store and remove steps there meanwhile. Listings that are under way may not show it.
   void forget();
+  // Of the steps that are known to be there; none: nothing is known.
+  const std::optional<format::StepId>& newest() const { return newest_; }
 
   // What is gone, and since when it is known to be; for people. Empty: nothing.
   const std::string& text() const { return text_; }
@@ -39,6 +43,8 @@ class GoneSteps {
   std::string trouble(Time now) const;
 
  private:
+  bool is_newer_there(const storage::Catalog& catalog) const;
+
   const JobFacts& facts_;
   Listing begun_ = 0;
   Listing known_ = 0;                     // Older listings say nothing new.

@@ -311,9 +311,11 @@ std::string Job::trouble_seen(const StorageSeen& seen) const {
   std::string trouble = seen.trouble();
   const auto& durable = facts_.durable;
   const bool was_there = durable && durable == seen.durable_before;
-  if (trouble.empty() && was_there &&
-      std::ranges::find(seen.published, *durable, &agree::PublishedStep::at) ==
-          seen.published.end()) {
+  // It was removed lawfully where a newer one is, which retention and `ckpt gc` wait for.
+  const auto is_it_or_newer = [&](const agree::PublishedStep& step) {
+    return step.at == *durable || (step.at > *durable && !agree::is_fenced(seen.history, step.at));
+  };
+  if (trouble.empty() && was_there && std::ranges::none_of(seen.published, is_it_or_newer)) {
     trouble = fmt::format("step {} was stored in {}, and is not there any more",
                           number(durable->step), facts_.dir);
   }

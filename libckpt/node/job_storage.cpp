@@ -387,16 +387,14 @@ Task<void> JobStorage::keep_marker() {
     marker = co_await storage::open_run_directory(site(), std::move(order));
     if (marker) {
       log_warning("job={} {} had lost what says whose it is: made again", job, site().directory());
-      // Now, and not when the next step is stored: that may be long after.
-      const GoneSteps::Listing listing = places_.front().begin_listing();
-      const auto catalog = co_await places_.front().load(std::nullopt);
-      if (catalog) places_.front().look_for_gone(*catalog, listing);
       life_.touch();
     }
   }
   if (!marker) co_return fail(std::move(marker).error());
   if (marker->run == stored_.run) {
     co_await note_mounted();  // By now it may be another mount, with all that was there.
+    // Now, and not when the next step is stored: that may be long after.
+    co_await places_.front().look_for_newest();
     co_return Status{};
   }
   failures_.refused();

@@ -54,6 +54,18 @@ void StoredPlace::adopt(storage::Catalog catalog, GoneSteps::Listing listing) {
   note_rejected(std::move(catalog.rejected));
 }
 
+asio::awaitable<void> StoredPlace::look_for_newest() {
+  const std::optional<format::StepId> newest = gone_.newest();
+  if (!newest) co_return;
+  if (const std::string name = name_of(*newest); !name.empty()) {
+    const auto is_there = co_await storage::has_manifest(site(), name);
+    if (!is_there || *is_there) co_return;  // A disk that fails does not say that it is gone.
+  }
+  const GoneSteps::Listing listing = begin_listing();
+  const auto catalog = co_await load(std::nullopt);
+  if (catalog) look_for_gone(*catalog, listing);
+}
+
 void StoredPlace::note_rejected(std::vector<storage::Rejected> rejected) {
   for (const storage::Rejected& one : rejected) {
     // The catalog is read again after every save; each problem is logged once.

@@ -48,6 +48,8 @@ class StoredPlace {
   void look_for_gone(const storage::Catalog& catalog, GoneSteps::Listing listing) {
     gone_.look(catalog, listing, directory_);
   }
+  // Before a step is published: from then on a newer one explains that the newest is missing.
+  asio::awaitable<void> look_for_newest();
   void forget_for_gone() { gone_.forget(); }
   const GoneSteps& gone() const { return gone_; }
   // For people: a server that does not answer now, steps that could not be read, and so stay

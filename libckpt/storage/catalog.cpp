@@ -9,6 +9,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "base/assert.hpp"
 #include "storage/catalog_cache.hpp"
 #include "storage/step_directory.hpp"
 
@@ -79,6 +80,14 @@ Task<std::shared_ptr<const Manifest>> read_manifest_at(os::FileSystem& files, st
 Task<std::shared_ptr<const Manifest>> read_manifest(Site site, std::string name) {
   auto manifest = co_await read_manifest_at(site.files(), site.at(name), site.compute());
   co_return manifest;
+}
+
+Task<bool> has_manifest(Site site, std::string name) {
+  CKPT_ASSERT(parse_step_directory(name).has_value());
+  const auto found = co_await site.files().status(os::join(site.at(name), format::manifest_name));
+  if (!found && found.error().code() == Errc::not_found) co_return false;
+  if (!found) co_return fail(found.error());
+  co_return true;
 }
 
 std::string shard_directory(std::string_view step_directory, const format::ManifestShard& shard) {

@@ -65,6 +65,8 @@ Task<std::vector<std::string>> list_steps(Site site);
 // Reads the manifest of one directory of the site. Errors: not_found, corruption (also for shards
 // without one), version_mismatch.
 Task<std::shared_ptr<const format::Manifest>> read_manifest(Site site, std::string name);
+// Whether there is one, by its file's status alone. Errors: io.
+Task<bool> has_manifest(Site site, std::string name);
 // Reads it by its path, for readers without a job. A link as the last component is not followed.
 Task<std::shared_ptr<const format::Manifest>> read_manifest_at(os::FileSystem& files,
                                                                std::string directory,

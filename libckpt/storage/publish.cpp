@@ -7,7 +7,8 @@
 //   exists. Then the manifest is written and synced: it seals the fronts.
 //   4. Files of other turns are removed.
 //   5. The work directory is synced.
-//   6. It is renamed to the step's name, or exchanged with a directory of that name.
+//   6. It is renamed to the step's name, or exchanged with a directory of that name; back again, if
+//   a newer timeline has published that one meanwhile.
 //   7. The parent is synced. The step is DURABLE.
 //   8. The save is logged, `latest` is replaced, and an exchanged directory is removed. Failures
 //   here are logged and change nothing.
@@ -15,6 +16,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ckpt/version.hpp>
 #include <set>
 
@@ -202,6 +204,25 @@ bool may_be_read_later(const Error& error) {
          error.cause() != std::errc::operation_not_permitted;
 }
 
+Error published_already(const PublishOrder& order, std::uint64_t timeline) {
+  return Error(Errc::invalid_argument,
+               fmt::format("{} of timeline {}: timeline {} has published it already",
+                           publish_label(order), order.at.timeline, timeline));
+}
+
+// After an exchange: if a newer timeline has published the step since we looked, that one goes
+// back.
+Task<void> keep_newer(Site site, PublishOrder order, std::string name) {
+  CKPT_ASSERT(parse_step_directory(name).has_value());
+  const auto taken = co_await read_manifest(site, order.work_name);
+  if (!taken || (*taken)->run != order.run || (*taken)->at.timeline <= order.at.timeline)
+    co_return Status();
+  CKPT_CO_TRY(const bool is_back, co_await exchange(site, order.work_name, name));
+  CKPT_ASSERT(is_back);  // It was exchanged a moment ago.
+  CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
+  co_return fail(published_already(order, (*taken)->at.timeline));
+}
+
 // The directories of this step that are certainly of this run and may be replaced, by generation.
 Task<std::vector<std::string>> find_generations(Site site, PublishOrder order) {
   std::vector<std::string> names;
@@ -218,12 +239,8 @@ Task<std::vector<std::string>> find_generations(Site site, PublishOrder order) {
                   readable.error().text());
       continue;
     }
-    if ((*manifest)->at.timeline > order.at.timeline) {
-      co_return fail(
-          Errc::invalid_argument,
-          fmt::format("{} of timeline {}: timeline {} has published it already",
-                      publish_label(order), order.at.timeline, (*manifest)->at.timeline));
-    }
+    if ((*manifest)->at.timeline > order.at.timeline)
+      co_return fail(published_already(order, (*manifest)->at.timeline));
     names.push_back(entry.name);
   }
   co_return names;
@@ -241,9 +258,14 @@ Task<Placed> put_in_place(Site site, PublishOrder order) {
     Status renamed = co_await site.files().rename(site.at(order.work_name), target, mode);
     if (renamed) co_return placed;
     if (renamed.error().cause() != std::errc::file_exists) co_return fail(renamed.error());
+    // What somebody has published since we looked is looked at, too.
+    if (std::ranges::find(placed.others, placed.name) == placed.others.end()) {
+      CKPT_CO_TRY(placed.others, co_await find_generations(site, order));
+    }
     if (std::erase(placed.others, placed.name) == 0) continue;
     CKPT_CO_TRY(const bool exchanged, co_await exchange(site, order.work_name, placed.name));
     if (exchanged) {
+      CKPT_CO_CHECK(co_await keep_newer(site, order, placed.name));
       placed.exchanged = order.work_name;
       co_return placed;
     }

@@ -1,9 +1,9 @@
 // How a checkpoint is removed:
-//   1. Its manifest is read: it must be whole and of this run. None of its files may be one that
-//      cannot be read.
+//   1. Its manifest is read: it must be whole and of this run, and that of the checkpoint that was
+//      listed. None of its files may be one that cannot be read.
 //  2. The deletion is logged, and the log is synced.
 //   3. The directory is renamed to a hidden name, and the parent is synced: it is no checkpoint
-//   now.
+//   now. If somebody has published another one under its name since step 1, that one goes back.
 //   4. The files that the manifest names are removed.
 //   5. The manifest is removed, then the directory.
 // If a full disk has no room for the rename, or foreign files in the directory must stay where
@@ -13,7 +13,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <tuple>
 
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
@@ -107,9 +109,32 @@ Task<void> remove_in_place(Site site, std::string name,
   co_return emptied;
 }
 
-}  // namespace
+bool is_same(const Checkpoint& one, const Checkpoint& other) {
+  return std::tie(one.at, one.run, one.digests, one.created_unix_seconds) ==
+         std::tie(other.at, other.run, other.digests, other.created_unix_seconds);
+}
 
-Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std::string reason) {
+Error has_changed(const std::string& name) {
+  return Error(Errc::not_found, "delete " + name + ": another checkpoint has its name by now");
+}
+
+// The end of step 3.
+Task<void> check_hidden(Site site, std::string name, std::string hidden,
+                        std::shared_ptr<const format::Manifest> removed) {
+  CKPT_ASSERT(parse_step_directory(name).has_value());
+  CKPT_ASSERT(parse_work_directory(hidden).has_value());
+  const auto found = co_await read_manifest(site, hidden);
+  // It cannot be read any more: whatever it is, files that are not named stay.
+  if (!found || is_same(describe(**found, name), describe(*removed, name))) co_return Status();
+  constexpr auto no_replace = os::RenameMode::no_replace;
+  CKPT_CO_CHECK(co_await site.files().rename(site.at(hidden), site.at(name), no_replace));
+  CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
+  co_return fail(has_changed(name));
+}
+
+// `listed`: none if any checkpoint of this name and run may go.
+Task<void> remove_published(Site site, std::string name, format::RunId run,
+                            std::optional<Checkpoint> listed, std::string reason) {
   if (!parse_step_directory(name)) {
     co_return fail(Errc::invalid_argument, "delete " + name + ": it is no checkpoint's name");
   }
@@ -118,6 +143,7 @@ Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std
   if (manifest->run != run) {
     co_return fail(Errc::invalid_argument, "delete " + name + ": it is of job " + manifest->job);
   }
+  if (listed && !is_same(*listed, describe(*manifest, name))) co_return fail(has_changed(name));
   Status readable = co_await check_readable(site, name, manifest);
   if (!readable) co_return fail(std::move(readable).error().context("delete " + name));
 
@@ -160,12 +186,29 @@ Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std
     co_return done;
   }
   if (!renamed) co_return renamed;
+  CKPT_CO_CHECK(co_await check_hidden(site, name, hidden, manifest));
   CKPT_CO_CHECK(co_await site.files().sync_directory(site.at(".")));
   CKPT_POINT("prune.mark.after");
 
   // Steps 4 and 5.
   Status emptied = co_await empty_directory(site, hidden, manifest);
   co_return emptied;
+}
+
+}  // namespace
+
+Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std::string reason) {
+  Status removed = co_await remove_published(std::move(site), std::move(name), run, std::nullopt,
+                                             std::move(reason));
+  co_return removed;
+}
+
+Task<void> remove_listed(Site site, Checkpoint listed, format::RunId run, std::string reason) {
+  std::string name = listed.name;
+  std::optional<Checkpoint> expected(std::move(listed));
+  Status removed = co_await remove_published(std::move(site), std::move(name), run,
+                                             std::move(expected), std::move(reason));
+  co_return removed;
 }
 
 Task<void> discard_work_directory(Site site, std::string name, std::string reason) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "format/manifest.hpp"
+#include "storage/checkpoint.hpp"
 #include "storage/site.hpp"
 
 namespace ckpt::storage {
@@ -23,6 +24,11 @@ namespace ckpt::storage {
 // is gone), invalid_argument (it is not of this run), corruption (its manifest cannot be trusted:
 // nothing is touched), unavailable (some file could not be read: likewise), io.
 Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std::string reason);
+
+// The same of a checkpoint that was listed, perhaps long ago. A job that restores an older step
+// stores others under the names of those that it abandoned: they stay. Errors: not_found (it is
+// gone, or another one has its name), and as above.
+Task<void> remove_listed(Site site, Checkpoint listed, format::RunId run, std::string reason);
 
 // Removes a hidden directory: an abandoned attempt, or the remains of a deletion. First syncs the
 // parent, so that an exchange is durable. Succeeds if it is already gone. Errors: invalid_argument

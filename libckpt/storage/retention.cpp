@@ -197,17 +197,17 @@ Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, C
     log_warning("storage: {}: {}", site.directory(), doubt);
   for (Checkpoint& checkpoint : superfluous) {
     std::string reason = deletion_reason(checkpoint, order.rule);
-    const Status removed =
-        co_await remove_checkpoint(site, checkpoint.name, order.run, std::move(reason));
+    const Status removed = co_await remove_listed(site, checkpoint, order.run, std::move(reason));
     if (!removed && removed.error().code() == Errc::unavailable) {
       catalog.rejected.push_back(
           Rejected{checkpoint.name, Errc::unavailable, removed.error().text(), false});
       continue;
     }
-    if (!removed) co_return fail(Error(removed.error()));
+    const bool is_gone = !removed && removed.error().code() == Errc::not_found;
+    if (!removed && !is_gone) co_return fail(Error(removed.error()));
     std::erase_if(catalog.checkpoints,
                   [&](const Checkpoint& listed) { return listed.name == checkpoint.name; });
-    deleted.push_back(std::move(checkpoint));
+    if (!is_gone) deleted.push_back(std::move(checkpoint));
   }
   co_return deleted;
 }

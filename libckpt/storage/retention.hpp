@@ -78,7 +78,8 @@ struct RetentionOrder {
 Task<std::vector<Checkpoint>> choose_superfluous(Site site, RetentionOrder order, Catalog& catalog);
 
 // Deletes the surplus of the catalog, which was just read, and removes it there too. Returns the
-// deleted checkpoints. One with a file that cannot be read stays, and is added to the rejected.
+// deleted checkpoints; others may be gone by then, or have made way for another of the same name.
+// One with a file that cannot be read stays, and is added to the rejected.
 // `catalog` lives until the Task ends. After an error, the rest still exists. Errors: those of
 // remove_checkpoint.
 Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, Catalog& catalog);

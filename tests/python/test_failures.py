@@ -52,8 +52,9 @@ def test_each_errc_has_one_class():
         ({"name": ""}, "job"),
         ({"name": "a/b"}, "a/b"),
         ({"save_mem_interval": "15 parsecs"}, "15 parsecs"),
-        ({"rank": "one"}, "option rank: 'one' is of the wrong type"),
-        ({"world_size": "2"}, "option world_size: '2' is of the wrong type"),
+        ({"rank": "one"}, 'option rank = "one": expected a whole number from 0 to 4294967295'),
+        ({"rank": 1.5}, "option rank: 1.5 is of the wrong type"),
+        ({"world_size": str(2**32)}, 'option world_size = "4294967296": expected a whole number'),
         ({"open_deadline": "5"}, 'option open_deadline = "5": expected a duration'),
         ({"open_deadline": float("inf")}, "option open_deadline: inf is no number of seconds"),
         ({"restore_deadline": -5}, "option restore_deadline: -5 is no number of seconds"),
@@ -66,8 +67,10 @@ def test_each_errc_has_one_class():
         ({"rank": 3, "world_size": 2}, "rank"),
         ({"keep": 1, "max_ckpt_num": 1}, "are the same"),
         ({"keep": -1}, "option keep: -1 was given"),
-        ({"max_ckpt_num": "3"}, "option max_ckpt_num: '3' was given"),
-        ({"raise_on_error": "false"}, "option raise_on_error: 'false' was given"),
+        ({"max_ckpt_num": "-1"}, 'option max_ckpt_num = "-1": expected a whole number'),
+        ({"keep": "\u0663"}, 'option keep = "\u0663": expected a whole number'),
+        ({"raise_on_error": "perhaps"}, 'option raise_on_error = "perhaps": expected 1 or 0'),
+        ({"debug": 1}, "option debug: 1 was given: give True or False"),
         ({"dir": ""}, "option dir: it is empty"),
         ({"save_mem_interval": 0}, "option save_mem_interval: 0 was given"),
     ],
@@ -80,12 +83,29 @@ def test_a_wrong_option_is_named(job, options, message):
 def test_options_are_told_in_the_words_of_the_environment_too(job, tmp_path):
     with job(
         memory_budget="64MiB", blob_capacity="1MiB", nodes=["A"], copy_threads="1", embedded="yes",
-        dir=tmp_path / "dir", save_storage_interval="1h", restore_deadline=0.5,
+        dir=tmp_path / "dir", save_storage_interval="1h", restore_deadline=0.5, rank="0",
+        world_size=" 1 ", replicas="1", raise_on_error="off", allow_pickle="False", debug="no",
     ) as session:  # fmt: skip
+        assert (session.rank, session.world_size) == (0, 1)
         session.save(1, {"weight": torch.ones(3)}).committed.result(60)
     with job("refused", memory_budget="1KiB", raise_on_error=True) as session:
         with pytest.raises(libckpt.Exhausted, match="budget"):
             session.save(1, {"weight": torch.ones(3)})
+
+
+@pytest.mark.parametrize("name", ["max_ckpt_num", "keep"])
+def test_a_number_of_checkpoints_may_be_text(job, tmp_path, name):
+    with job(dir=tmp_path / "dir", save_storage_interval="1", **{name: "2"}) as session:
+        for step in (1, 2, 3):
+            session.save(step, {"weight": torch.ones(3)})
+            session.wait(step, "durable", 60)
+    assert [each.step for each in libckpt.list_published(tmp_path / "dir").checkpoints] == [3, 2]
+
+
+def test_what_only_a_pickle_can_hold_is_refused_where_the_words_say_so(job):
+    with job(allow_pickle="no", raise_on_error="yes") as session:
+        with pytest.raises(libckpt.Unsupported, match="allow_pickle"):
+            session.save(1, {"strange": object()})
 
 
 def test_a_job_has_one_session_in_a_process(job):

@@ -10,7 +10,8 @@ from libckpt import errors
 from libckpt.core import _frameworks, _settings
 from libckpt.session import Session
 
-FALSE = ("0", "false", "no", "off", "")
+COUNTS = ("max_ckpt_num", "keep", "rank", "world_size")  # That the package itself works with.
+FLAGS = ("raise_on_error", "allow_pickle", "debug")  # The package's own.
 
 
 def init(
@@ -57,6 +58,8 @@ def init(
 def _open(given):
     if "max_ckpt_num" in given and "keep" in given:
         raise errors.InvalidArgument("give max_ckpt_num or keep: they are the same")
+    given |= {name: _settings.count(name, given[name]) for name in COUNTS if name in given}
+    given |= {name: _settings.flag(name, given[name]) for name in FLAGS if name in given}
     _check(given)
     given["job"] = _settings.job(given.get("job"))
     if "keep" in given:
@@ -65,7 +68,9 @@ def _open(given):
         given["keep_every"] = _settings.intervals_as_text(given["keep_every"])
     if "dir" in given:
         given["dir"] = _settings.absolute(given["dir"])
-    raise_on_error = given.pop("raise_on_error", _configured_flag("raise_on_error"))
+    # The environment or the file may set it, too.
+    configured = _settings.configured("raise_on_error") or ""
+    raise_on_error = _settings.flag("raise_on_error", given.pop("raise_on_error", configured))
     allow_pickle = given.pop("allow_pickle", False)
     debug = given.pop("debug", os.environ.get("LIBCKPT_DEBUG") == "1")
     guarded = given.pop("guard", ())
@@ -74,16 +79,6 @@ def _open(given):
         _frameworks.guardable(optimizer)  # Refuses what is no optimizer before anything opens.
     session = Session(given, raise_on_error=raise_on_error, allow_pickle=allow_pickle, debug=debug)
     return session.guard(*guarded) if guarded else session
-
-
-def _configured_flag(name):
-    """An option of the package itself, which the environment or the file may set, too."""
-    word = (_settings.configured(name) or "").strip(_settings.SPACES).lower()
-    if word not in (*_settings.TRUE, *FALSE):
-        raise errors.InvalidArgument(
-            f'option {name} = "{word}": expected 1 or 0, true or false, yes or no, on or off'
-        )
-    return word in _settings.TRUE
 
 
 def _check(given):
@@ -109,11 +104,6 @@ def _check(given):
             "option save_mem_interval: 0 was given: no step would ever be due; give steps from 1, "
             'or a time as "60s"'
         )
-    for name in ("raise_on_error", "allow_pickle", "debug"):
-        if not isinstance(given.get(name, False), bool):
-            raise errors.InvalidArgument(
-                f"option {name}: {given[name]!r} was given: give True or False"
-            )
     for name in ("rank", "world_size"):
         if not hasattr(given.get(name, 0), "__index__"):
             raise errors.InvalidArgument(f"option {name}: {given[name]!r} is of the wrong type")

@@ -115,6 +115,27 @@ TEST_CASE("gone steps: retention, and a step that is replaced or unread, are no 
   CHECK(scene.rank->notice.degraded.find("not there any more") == std::string::npos);
 }
 
+// As `ckpt gc` does while the daemon has published a step, and does not list the directory yet.
+TEST_CASE("gone steps: what another process removes where a newer step is there is no loss",
+          "[unit][node]") {
+  LosingRank scene;
+  scene.rank->begin_and_store_two_steps();
+  bool has_removed = false;
+  scene.disk.set_hook([&](std::string_view verb, const std::string& path) {
+    if (verb != "list" || path != "/scratch/job" || has_removed) return 0;
+    if (!scene.disk.exists("/scratch/job/step-000000003/manifest.json")) return 0;
+    has_removed = true;
+    scene.disk.erase("/scratch/job/step-000000002");
+    return 0;
+  });
+  scene.save(3);
+  REQUIRE(has_removed);
+  CHECK(scene.gone().is_null());
+  CHECK(scene.rank->notice.degraded.empty());
+  scene.save(4);
+  CHECK(scene.gone().is_null());
+}
+
 TEST_CASE("gone steps: what another node has removed as the coordinator is no loss",
           "[unit][node]") {
   test::Cluster cluster;
@@ -172,6 +193,10 @@ TEST_CASE("gone steps: a listing that was under way while steps changed shows no
     return gone.text().empty();
   };
   const GoneSteps::Listing before = gone.begin_listing();
+  SECTION("another daemon has stored step 3, and its retention has removed step 2") {
+    gone.remember(catalog_of(2).checkpoints, gone.begin_listing());
+    CHECK(is_quiet(catalog_of(3), gone.begin_listing()));
+  }
   SECTION("at a takeover: others have stored step 2, and removed step 1") {
     gone.forget();
     CHECK(is_quiet(catalog_of(1), before));

@@ -85,6 +85,24 @@ TEST_CASE("storage look: a step that somebody removed is promised to nobody", "[
   CHECK(rank.committed == Step{3});
 }
 
+// The job knows of step 3 only when its publication has ended, and a look comes before.
+TEST_CASE("storage look: a step that `ckpt gc` removed where a newer one is there is no trouble",
+          "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  test::OneRank rank(disk);
+  rank.begin_and_store_two_steps();
+  disk.set_latency(std::chrono::milliseconds(10), std::chrono::milliseconds(10));
+  REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+  rank.capture(Step{3});
+  REQUIRE(rank.pass_until([&] { return disk.exists("/scratch/job/step-000000003"); }));
+  disk.erase("/scratch/job/step-000000002");
+  const Answers answers = ask(rank);
+  REQUIRE(rank.durable == Step{2});
+  CHECK(answers.status.at("durable").at("step") == 3);
+  CHECK(answers.status.at("degraded").is_null());
+}
+
 TEST_CASE("storage look: a place that is not reached is named, and is not empty", "[unit][node]") {
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");

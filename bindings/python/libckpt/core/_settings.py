@@ -4,9 +4,13 @@ import os
 import pathlib
 import re
 
+from libckpt import errors
+
 SCHEME = re.compile(r"^[A-Za-z0-9+-]+:/")  # "s3://bucket", and schemes that the library refuses.
 PLACES = re.compile(r",(?=[ \t/]|$|[^/ ,\t]+://)")  # Parts two places; the library reads them.
 TRUE = ("1", "true", "yes", "on")
+FALSE = ("0", "false", "no", "off", "")
+COUNT_MAX = 2**32 - 1  # As in the library's Options.
 SPACES = " \t\n\r\v\f"
 
 
@@ -32,6 +36,35 @@ def job(given):
 def is_true(value):
     """Whether an option that is a flag, as text perhaps, is set."""
     return str(value).lower() in TRUE
+
+
+def flag(option, value):
+    """An option of the package itself that is a flag: True, False, or text in the library's words.
+
+    Errors: InvalidArgument.
+    """
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        raise errors.InvalidArgument(f"option {option}: {value!r} was given: give True or False")
+    word = value.strip(SPACES).lower()
+    if word not in (*TRUE, *FALSE):
+        raise errors.InvalidArgument(
+            f'option {option} = "{value}": expected 1 or 0, true or false, yes or no, on or off'
+        )
+    return word in TRUE
+
+
+def count(option, value):
+    """A number, if it was given as text; all else as it is. Errors: InvalidArgument."""
+    if not isinstance(value, str):
+        return value
+    digits = value.strip(SPACES)
+    if not (digits.isascii() and digits.isdigit()) or int(digits) > COUNT_MAX:
+        raise errors.InvalidArgument(
+            f'option {option} = "{value}": expected a whole number from 0 to {COUNT_MAX}'
+        )
+    return int(digits)
 
 
 def directory(options):

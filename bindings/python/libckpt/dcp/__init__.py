@@ -39,7 +39,7 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
     def __init__(self, checkpoint_id=None, *, dir=None, **options):
         given = {"dir": dir, **options}
         options = {name: value for name, value in given.items() if value is not None}
-        self._may_raise = options.pop("raise_on_error", False)
+        self._may_raise = _settings.flag("raise_on_error", options.pop("raise_on_error", False))
         self._options = options
         self._default = None if checkpoint_id is None else _ids.parse(checkpoint_id)
         self._staging = _staging.Staging()
