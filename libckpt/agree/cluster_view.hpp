@@ -43,10 +43,11 @@ struct ClusterView {
   std::optional<Step> newest_damaged;                   // The newest damaged one, by its name.
   std::vector<UnreadableStep> unreadable_steps;         // Likewise; no place has them readable.
   LastLookState last_look = LastLookState::there;
-  std::string unreadable;             // Why storage cannot be read; empty: it can.
-  std::string history_lost;           // Why abandoned steps are not known; empty: they are.
-  std::string overtaken;              // By whom steps in memory were given up; empty: by nobody.
-  std::vector<std::string> expected;  // Live nodes, and those that may still come.
+  std::string unreadable;              // Why storage cannot be read; empty: it can.
+  std::string history_lost;            // Why abandoned steps are not known; empty: they are.
+  bool is_history_unreadable = false;  // Then: it is there, and may be good. Nothing replaces it.
+  std::string overtaken;               // By whom steps in memory were given up; empty: by nobody.
+  std::vector<std::string> expected;   // Live nodes, and those that may still come.
   // Live nodes that have not reported to this coordinator yet: their holdings are not known.
   std::vector<std::string> unreported;
   bool all_live = false;  // Every node of the list has reported.

@@ -232,10 +232,25 @@ void prefer_newer_of_other_world(Vote& vote, const ClusterView& view, const Vote
                             view.shape.world_size);
 }
 
+// A history that cannot be read is not lost. A start records its timeline, which would replace what
+// is there: so also a caller that names a step waits for it, and nobody begins anew beside it.
+void refuse_beside_unreadable_history(Vote& vote, const ClusterView& view, const VoteRules& rules) {
+  if (!view.is_history_unreadable || !rules.history.empty()) return;
+  CKPT_ASSERT(!view.history_lost.empty());
+  CKPT_ASSERT(vote.error == Errc{});  // It is the first that may object.
+  vote.reason = fmt::format(
+      "the history of the job's timelines cannot be read ({}): it says which steps were abandoned, "
+      "and nothing replaces it: make it readable and restore again",
+      view.history_lost);
+  if (vote.chosen) return reject_chosen(vote, Errc::io, "rejected: the history could not be read");
+  vote.error = Errc::io;
+}
+
 // Without the history an abandoned step looks like the newest. A caller that names a step has
 // chosen it.
 void refuse_without_history(Vote& vote, const ClusterView& view, const VoteRules& rules) {
   if (!vote.chosen || rules.wanted || view.history_lost.empty() || !rules.history.empty()) return;
+  CKPT_ASSERT(!view.is_history_unreadable);  // That was refused before.
   vote.reason = fmt::format(
       "the history of the job's timelines is lost ({}), and step {} may be one that a restore "
       "to an older step abandoned: restore a step by its number",
@@ -366,6 +381,7 @@ std::vector<Survival> votes_without_each(const ClusterView& view, const VoteRule
     for (const auto& [at, coverage] : all) rest.emplace_back(at, without(coverage, node.name));
     Vote result;
     choose(result, rest, rules);
+    refuse_beside_unreadable_history(result, view, rules);
     prefer_newer_of_other_world(result, view, rules);
     refuse_without_history(result, view, rules);
     refuse_older_than_unreadable(result, view, rules);
@@ -382,6 +398,7 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
   const std::size_t damaged_steps = damaged_count(view, damaged);
   const Coverages steps = cover_all(view, damaged, other_worlds);
   choose(result, steps, rules);
+  refuse_beside_unreadable_history(result, view, rules);
   prefer_newer_of_other_world(result, view, rules);
   refuse_without_history(result, view, rules);
   refuse_older_than_unreadable(result, view, rules);

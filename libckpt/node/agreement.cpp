@@ -91,6 +91,23 @@ bool refuse_unrecorded(agree::Coordinator& coordinator, const format::Start& sta
   return true;
 }
 
+// False: it may go all the same. Nobody here knows the history that is there and cannot be read:
+// the numbers of its timelines may be taken, and its steps would pass for abandoned ones. A job
+// that knows its history goes on, and stores no step before it is recorded.
+bool refuse_beside_unreadable(agree::Coordinator& coordinator, const JobStorage& storage,
+                              const format::Start& start, const Error& error) {
+  const agree::UnrecordedStart* unrecorded = coordinator.unrecorded();
+  if (unrecorded == nullptr || unrecorded->start_id != start.start_id) return false;
+  if (!storage.is_history_unreadable() || !unrecorded->before.history.empty()) return false;
+  coordinator.refuse(start.start_id,
+                     Error(Errc::io,
+                           fmt::format("{}: make it readable and begin again, or in another "
+                                       "directory",
+                                       error.message()),
+                           error.cause()));
+  return true;
+}
+
 // False: it may go all the same. Somebody who knows nothing of us has trained since our memory was
 // new: its steps would be abandoned for the older step that we chose without looking.
 bool refuse_blind(agree::Coordinator& coordinator, const format::Start& start,
@@ -189,6 +206,7 @@ const agree::ClusterView& Agreement::view() const {
   view.last_look = facts_.last_look;
   view.unreadable = storage_.unreadable();
   view.history_lost = storage_.history_lost();
+  view.is_history_unreadable = storage_.is_history_unreadable();
   view.overtaken = overtaken_;
   view.expected.clear();
   view.unreported.clear();
@@ -270,7 +288,9 @@ Task<void> Agreement::claim_timeline(format::Start start, Time deadline) {
   auto timeline = co_await within(facts_.context.executor, facts_.clock(), deadline,
                                   "claim a timeline", storage_.claim_timeline(start), life_.hold());
   const bool is_late = !timeline && facts_.clock().now() >= deadline;
-  if (!timeline) {
+  if (!timeline && refuse_beside_unreadable(coordinator_, storage_, start, timeline.error())) {
+    co_return fail(Errc::cancelled, "the start was refused");
+  } else if (!timeline) {
     log_warning("job={} timeline {} not claimed in the directory: {}", facts_.shape.job,
                 start.timeline, timeline.error().message());
     timeline = start.timeline + agree::unclaimed_distance(facts_.context.random);
@@ -310,6 +330,8 @@ asio::awaitable<void> Agreement::announce() {
   if (!stored) {
     storage_.store_history_later(stored.error());
     if (start && withdraw_unrecorded(coordinator_, view(), *start)) co_return life_.touch();
+    if (start && refuse_beside_unreadable(coordinator_, storage_, *start, stored.error()))
+      co_return life_.touch();
     if (start && refuse_unrecorded(coordinator_, *start, stored.error())) co_return life_.touch();
   }
   counts_announced_ = std::move(counts);

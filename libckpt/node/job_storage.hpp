@@ -58,12 +58,11 @@ class JobStorage {
   const std::optional<std::vector<agree::PublishedStep>>& published() const { return published_; }
   bool is_published(format::StepId at) const;  // As far as we know, and with good files.
   void describe_rejected(agree::ClusterView& view) const;  // Was published, and is not listed now.
-  // Why the last reading of what it holds failed; empty: it did not.
-  const std::string& unreadable() const { return unreadable_; }
+  const std::string& unreadable() const { return unreadable_; }  // Why storage is; else empty.
   // Why nobody knows from storage which steps were abandoned; empty: it is known.
   std::string history_lost() const;
-  // Records that have been on their way for long; empty: none.
-  std::string trouble(Time now) const;
+  bool is_history_unreadable() const { return is_history_unreadable_; }  // It is there, then.
+  std::string trouble(Time now) const;  // Records that are on their way for long; empty: none.
   bool is_history_due() const;       // It could not be stored, or is gone from storage: try again.
   void read_catalog();               // In the background; touches the job when done.
   void need_catalog();               // The same, unless it is known, or being read.
@@ -88,7 +87,6 @@ class JobStorage {
   Task<void> store_history(agree::History history, std::vector<format::RestoreCount> counts);
   void store_history_later(const Error& error);  // It did not succeed, or not in time.
   const FlushFailures& failures() const { return failures_; }  // To write or to publish.
-
   StoredReads& reads() { return reads_; }
   std::deque<StoredPlace>& places() { return places_; }
   std::string gone() const;  // Of the first place: GoneSteps::text.
@@ -134,6 +132,7 @@ class JobStorage {
   asio::awaitable<void> run_read_catalog();
   asio::awaitable<void> learn_history();
   Task<format::Timelines> load_history();
+  void note_history(const Result<format::Timelines>& read);
   Task<void> add_to_history(agree::History history, std::vector<format::RestoreCount> counts);
   Task<void> keep_history(format::StepId to_publish);
   Task<std::uint64_t> claim_free_timeline(format::Start start);
@@ -175,6 +174,7 @@ class JobStorage {
   std::string unreadable_, history_error_;
   FlushFailures failures_;
   bool has_history_ = false, has_second_history_ = false;  // When they were last read or written.
+  bool is_history_unreadable_ = false;                     // Likewise; history_error_ says why.
   bool is_second_late_ = false;        // It did not answer when it was asked last.
   std::optional<Time> opening_until_;  // The second place is asked no longer while the job opens.
   std::optional<Time> aside_since_;    // Files are written aside, or removed there, since then.

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "base/assert.hpp"
 #include "base/log.hpp"
 #include "base/within.hpp"
 #include "os/path.hpp"
@@ -56,12 +57,20 @@ Task<format::Timelines> JobStorage::load_histories() {
 
 Task<format::Timelines> JobStorage::load_history() {
   auto timelines = co_await storage::load_timelines(site(), stored_.run);
-  history_error_ = timelines ? "" : timelines.error().message();
+  note_history(timelines);
   has_history_ = timelines && !timelines->history.empty();
   if (!timelines) {
-    log_error("job={} the history of timelines is lost: {}", facts_.shape.job, history_error_);
+    log_error("job={} the history of timelines {}: {}", facts_.shape.job,
+              is_history_unreadable() ? "cannot be read" : "is lost", history_error_);
   }
   co_return timelines;
+}
+
+// Only damage is a loss: what somebody else may read, or we at another time, is there.
+void JobStorage::note_history(const Result<format::Timelines>& read) {
+  history_error_ = read ? "" : read.error().message();
+  is_history_unreadable_ = !read && storage::is_unreadable(read.error().code());
+  CKPT_ASSERT(!is_history_unreadable_ || !history_error_.empty());
 }
 
 std::string JobStorage::history_lost() const {
@@ -144,6 +153,11 @@ Task<std::uint64_t> JobStorage::claim_timeline(format::Start start) {
 
 Task<std::uint64_t> JobStorage::claim_free_timeline(format::Start start) {
   constexpr int claims_max = 100;  // Somebody who takes them all does not mean well.
+  if (is_history_unreadable_) {    // A claim in a directory of others is left to nobody.
+    auto there = co_await storage::load_timelines(site(), stored_.run);
+    note_history(there);
+    if (is_history_unreadable_) co_return fail(std::move(there).error());
+  }
   storage::Claim claim{start.timeline, start.start_id, 0};
   for (int claims = 0; claims < claims_max; ++claims) {
     claim.attempt = facts_.context.random.next();
@@ -151,7 +165,11 @@ Task<std::uint64_t> JobStorage::claim_free_timeline(format::Start start) {
     if (claimed == storage::Claimed::before) break;
     if (claimed == storage::Claimed::now) {
       // The node that began and recorded it may have removed its claim by now.
-      const auto there = co_await storage::load_timelines(site(), stored_.run);
+      auto there = co_await storage::load_timelines(site(), stored_.run);
+      if (!there && storage::is_unreadable(there.error().code())) {  // It may be taken.
+        note_history(there);
+        co_return fail(std::move(there).error());
+      }
       if (!there || agree::newest_timeline(there->history) < claim.timeline) break;
       claim.timeline = agree::newest_timeline(there->history);
     }
@@ -185,6 +203,12 @@ Task<void> JobStorage::add_to_history(agree::History history,
   // A coordinator of nodes that we do not see may have begun a timeline since we last read: what it
   // abandoned stays abandoned.
   auto there = co_await storage::load_timelines(site(), stored_.run);
+  if (!there && storage::is_unreadable(there.error().code())) {
+    note_history(there);
+    store_history_later(there.error());
+    co_return fail(std::move(there).error().context(
+        "record a timeline, which does not replace a history that cannot be read"));
+  }
   history_due_.reset();
   if (there) {
     timelines.history = agree::merge(timelines.history, there->history);
@@ -192,7 +216,7 @@ Task<void> JobStorage::add_to_history(agree::History history,
     if (timelines == *there) {
       // Also when it was another coordinator that mended it.
       has_history_ = !there->history.empty();
-      history_error_.clear();
+      note_history(there);
       co_return Status{};
     }
   }
@@ -201,6 +225,7 @@ Task<void> JobStorage::add_to_history(agree::History history,
   if (stored) {
     has_history_ = true;
     history_error_.clear();
+    is_history_unreadable_ = false;
     if (second_) second_->recorded();
   } else {
     store_history_later(stored.error());

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <functional>
 #include <set>
 #include <tuple>
@@ -11,6 +10,7 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "storage/full_disk.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/removal.hpp"
 #include "storage/run_catalog.hpp"
@@ -51,10 +51,7 @@ bool is_of_a_door(std::string_view directory) {
 Error with_room(const Error& error, const RetentionRule& rule, std::string_view directory) {
   const std::uint64_t count = rule.max_ckpt_num;
   const std::error_code cause = error.cause();
-  const bool is_full =
-      cause == std::errc::no_space_on_device ||
-      cause == std::error_code(EDQUOT, std::generic_category());  // Which std::errc lacks.
-  if (!is_full || count == 0) return error;
+  if (!is_disk_full(error) || count == 0) return error;
   if (is_of_a_door(directory))
     return Error(error.code(), fmt::format("{} ({}); older ones go only when this one is "
                                            "there: it needs room beside them",

@@ -4,10 +4,18 @@
 
 #include <algorithm>
 
+#include "base/assert.hpp"
 #include "storage/run_directory.hpp"
 #include "storage/step_directory.hpp"
 
 namespace ckpt::storage {
+
+void note_problem(RunCatalog& read, const Error& error) {
+  CKPT_ASSERT(error.code() != Errc{});
+  read.history_problem = error.message();
+  read.is_history_unreadable = is_unreadable(error.code());
+  CKPT_ASSERT(!read.history_problem.empty());
+}
 
 Task<void> mark_abandoned(Site site, format::RunId run, Catalog& catalog) {
   CKPT_CO_TRY(const auto timelines, co_await load_timelines(site, run));
@@ -43,12 +51,12 @@ Task<RunCatalog> read_run_catalog(Site site) {
   auto marker = co_await read_run_marker(site);
   if (!marker) {
     // Without a marker they lie as somebody copied them.
-    if (marker.error().code() != Errc::not_found) found.history_problem = marker.error().message();
+    if (marker.error().code() != Errc::not_found) note_problem(found, marker.error());
     co_return found;
   }
   found.run = marker->run;
   const auto marked = co_await mark_abandoned(site, *found.run, found.catalog);
-  if (!marked) found.history_problem = marked.error().message();
+  if (!marked) note_problem(found, marked.error());
   co_return found;
 }
 

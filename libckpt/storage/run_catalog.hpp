@@ -15,7 +15,11 @@ struct RunCatalog {
   std::optional<format::RunId> run;  // From the marker; none: it is missing or damaged.
   // Why the history of restores is unknown; empty: it is known. Other problems are in `rejected`.
   std::string history_problem;
+  bool is_history_unreadable = false;  // Then: it is there, and may be good.
 };
+
+// The history of restores is unknown, since its marker or itself could not be read.
+void note_problem(RunCatalog& read, const Error& error);
 
 // Sets `is_abandoned` in the run's checkpoints according to the directory's history of restores.
 // `catalog` lives until the Task ends. Errors: corruption (also a lost history), invalid_argument,

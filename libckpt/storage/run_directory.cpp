@@ -5,6 +5,7 @@
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "format/manifest.hpp"
+#include "storage/full_disk.hpp"
 #include "storage/orphans.hpp"
 #include "storage/step_directory.hpp"
 #include "storage/text_bytes.hpp"
@@ -98,6 +99,17 @@ Task<void> write_and_rename(Site site, Placing placing, std::string text) {
   co_return placed;
 }
 
+// Of a directory that has no marker yet: there is nothing of this job that could make room.
+Error with_hint(const Error& error, const std::string& directory) {
+  if (!is_disk_full(error)) return error;
+  return Error(
+      error.code(),
+      fmt::format("make {} the directory of a job: {}: make room there first; `ckpt gc DIR "
+                  "--keep N` removes older checkpoints of another job",
+                  os::display(directory), error.text()),
+      error.cause());
+}
+
 // Returns false if another node was faster.
 Task<bool> create_marker(Site site, RunOrder order) {
   format::RunMarker marker;
@@ -106,6 +118,14 @@ Task<bool> create_marker(Site site, RunOrder order) {
   auto created = co_await create_once(site, std::string(run_marker_name), format::render(marker),
                                       aside_name(run_marker_name, order.attempt));
   co_return created;
+}
+
+// Also if another node is faster.
+Task<void> make_marker(Site site, RunOrder order) {
+  CKPT_CO_CHECK(co_await site.files().make_directory(site.at(private_directory_name)));
+  CKPT_CO_TRY(const bool created, co_await create_marker(site, order));
+  if (created) log_info("storage: {} is now the directory of job {}", site.directory(), order.job);
+  co_return Status();
 }
 
 // If there are checkpoints, a missing marker was lost: with a new one they would belong to nobody.
@@ -122,11 +142,20 @@ Task<void> refuse_orphans(Site site) {
 }
 
 // A readable marker does not prove that the directory is writable, and the first flush would be a
-// bad time to find out.
+// bad time to find out. A full disk is no reason to refuse a job that lies there: its steps can be
+// restored, and its own rule makes room.
 Task<void> prove_writable(Site site, std::uint64_t attempt) {
   const std::string probe = site.at(aside_name(run_marker_name, attempt));
   Status written = co_await site.files().write_small(probe, bytes_of_text("probe\n"));
   const Status removed = co_await remove_aside(site, probe);
+  if (!written && is_disk_full(written.error())) {
+    log_warning(
+        "storage: {} has no room for a new step: {}; max_ckpt_num=N keeps fewer of the "
+        "job's checkpoints, and `ckpt gc {} --keep N` removes some at once",
+        os::display(site.directory()), written.error().message(), os::display(site.directory()));
+    if (!removed) log_warning("storage: remove {}: {}", probe, removed.error().message());
+    co_return Status();
+  }
   if (!written) {
     co_return fail(std::move(written).error().context("prove that " + site.directory() +
                                                       " can be written to"));
@@ -203,14 +232,13 @@ Task<format::RunMarker> open_run_directory(Site site, RunOrder order) {
   auto marker = co_await read_run_marker(site);
   if (!marker && marker.error().code() == Errc::not_found)
     CKPT_CO_CHECK(co_await refuse_checkpoint(site));
-  CKPT_CO_CHECK(co_await make_run_directory(site));
+  const Status there = co_await make_run_directory(site);
+  if (!there) co_return fail(with_hint(there.error(), site.directory()));
   marker = co_await read_run_marker(site);
   if (!marker && marker.error().code() == Errc::not_found) {
     if (!order.is_running) CKPT_CO_CHECK(co_await refuse_orphans(site));
-    CKPT_CO_CHECK(co_await site.files().make_directory(site.at(private_directory_name)));
-    CKPT_CO_TRY(const bool created, co_await create_marker(site, order));
-    if (created)
-      log_info("storage: {} is now the directory of job {}", site.directory(), order.job);
+    const Status made = co_await make_marker(site, order);
+    if (!made) co_return fail(with_hint(made.error(), site.directory()));
     marker = co_await read_run_marker(site);
   } else if (marker && site.objects() == nullptr) {
     CKPT_CO_CHECK(co_await prove_writable(site, order.attempt));

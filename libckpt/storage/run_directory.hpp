@@ -30,10 +30,11 @@ struct RunOrder {
 };
 
 // Creates the directory (not its parents) and the marker if they are missing, and proves that it is
-// writable. Returns the marker that all nodes agree on, durable. Errors: not_found (the parent does
-// not exist), invalid_argument (not a directory; the directory of another job: both are named),
-// corruption (a damaged marker, or checkpoints without one), io (not writable), exhausted (the disk
-// is full), unavailable (mounted elsewhere than the order says, or not at all).
+// writable; a full disk is only logged where the marker was there. Returns the marker that all
+// nodes agree on, durable. Errors: not_found (the parent does not exist), invalid_argument (not a
+// directory; the directory of another job: both are named), corruption (a damaged marker, or
+// checkpoints without one), io (not writable), exhausted (it is new, and the disk is full),
+// unavailable (mounted elsewhere than the order says, or not at all).
 Task<format::RunMarker> open_run_directory(Site site, RunOrder order);
 
 // In a bucket: proves that it can be written to, and that its server keeps conditions. `attempt` is

@@ -97,12 +97,16 @@ bool is_run(const RunCatalog& read) {
 bool has_lost_history(const RunCatalog& read) {
   return !read.history_problem.empty() && !read.catalog.checkpoints.empty();
 }
-Error lost_history(const std::string& path, const std::string& problem) {
+const char* trouble_of(const RunCatalog& read) {
+  return read.is_history_unreadable ? "cannot be read" : "is lost";
+}
+Error lost_history(const std::string& path, const RunCatalog& read) {
   return Error(
-      Errc::corruption,
-      fmt::format("look for a checkpoint in {}: the history of its timelines is lost ({}): "
-                  "name the checkpoint itself",
-                  path, problem));
+      read.is_history_unreadable ? Errc::io : Errc::corruption,
+      fmt::format("look for a checkpoint in {}: the history of its timelines {} ({}): {}name the "
+                  "checkpoint itself",
+                  path, trouble_of(read), read.history_problem,
+                  read.is_history_unreadable ? "make it readable, or " : ""));
 }
 
 struct Below {
@@ -146,8 +150,9 @@ Result<Candidates> among_runs(const std::string& path, const FoundRuns& found) {
   std::vector<std::tuple<std::uint64_t, Step, std::string>> all;
   for (const FoundRun& run : found.runs) {
     if (has_lost_history(run.read)) {
-      candidates.passed_over.push_back(fmt::format("{}: the history of its timelines is lost: {}",
-                                                   run.name, run.read.history_problem));
+      candidates.passed_over.push_back(fmt::format("{}: the history of its timelines {}: {}",
+                                                   run.name, trouble_of(run.read),
+                                                   run.read.history_problem));
       continue;
     }
     CKPT_CHECK(refuse_older_than_unreadable(run.directory, run.read.catalog, {}));
@@ -214,7 +219,7 @@ Task<FoundRuns> find_in_places(os::FileSystem& files, Clock& clock, Places place
   const auto marked = co_await mark_by_both(files, clock, found.runs);
   if (marked) co_return found;
   if (marked.error().code() == Errc::invalid_argument) co_return fail(Error(marked.error()));
-  for (FoundRun& run : found.runs) run.read.history_problem = marked.error().message();
+  for (FoundRun& run : found.runs) note_problem(run.read, marked.error());
   co_return found;
 }
 
@@ -228,7 +233,7 @@ Result<Candidates> among_places(const std::string& path, FoundRuns found) {
   for (const FoundRun& run : found.runs) catalogs.push_back(&run.read.catalog);
   for (std::size_t place = 0; place < found.runs.size(); ++place) {
     const FoundRun& run = found.runs[place];
-    if (has_lost_history(run.read)) return fail(lost_history(path, run.read.history_problem));
+    if (has_lost_history(run.read)) return fail(lost_history(path, run.read));
     CKPT_CHECK(refuse_older_than_unreadable(run.directory, run.read.catalog, catalogs));
     for (const std::string& passed : passed_over_in(run.read.catalog))
       candidates.passed_over.push_back(os::join(run.directory, passed));
@@ -335,7 +340,7 @@ Task<Candidates> find_candidates(os::FileSystem& files, Clock& clock, std::strin
   const bool is_one = found.runs.size() == 1 && found.runs.front().name.empty();
   if (!is_one) co_return among_runs(path, found);
   const RunCatalog& read = found.runs.front().read;
-  if (has_lost_history(read)) co_return fail(lost_history(path, read.history_problem));
+  if (has_lost_history(read)) co_return fail(lost_history(path, read));
   CKPT_CO_CHECK(refuse_older_than_unreadable(path, read.catalog, {}));
   const Site site(files, clock, path);
   for (const Checkpoint& checkpoint : living(read.catalog))

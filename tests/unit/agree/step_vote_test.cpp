@@ -244,6 +244,38 @@ TEST_CASE("vote: nothing older is chosen for a newer step that could not be read
   CHECK(vote(scene, rules).error == Errc::io);
 }
 
+TEST_CASE("vote: beside a history that cannot be read no step is chosen, also none by its number",
+          "[unit][agree]") {
+  Scene scene(2);
+  scene.view.history_lost = "io: read timelines.json as user id 5 (Permission denied)";
+  scene.view.is_history_unreadable = true;
+  agree::VoteRules rules;
+  const auto is_refused = [&] {
+    const agree::Vote outcome = vote(scene, rules);
+    return !outcome.chosen && outcome.error == Errc::io &&
+           outcome.reason.find("as user id 5") != std::string::npos &&
+           outcome.reason.find("by its number") == std::string::npos;
+  };
+  CHECK(is_refused());  // Nobody begins anew beside it.
+  scene.view.published->push_back({{1, Step{3}}, 2, {digest(1), digest(2)}});
+  CHECK(is_refused());
+  rules.wanted = Step{3};
+  CHECK(is_refused());
+  // A step of another number of ranks would be read by names, and its ranks begin anew.
+  scene.view.published->push_back({{1, Step{4}}, 3, {digest(1), digest(2), digest(3)}});
+  rules.wanted.reset();
+  CHECK(is_refused());
+  scene.view.published->pop_back();
+  CHECK_FALSE(agree::votes_without_each(scene.view, rules).front().chosen);
+  rules.history = {{1, {}}};  // A node knows it.
+  CHECK(vote(scene, rules).chosen == format::StepId{1, Step{3}});
+  rules.history.clear();
+  scene.view.is_history_unreadable = false;
+  CHECK(vote(scene, rules).error == Errc::corruption);
+  rules.wanted = Step{3};  // A lost one forbids no step that somebody names.
+  CHECK(vote(scene, rules).chosen == format::StepId{1, Step{3}});
+}
+
 TEST_CASE("vote: memory serves beside a directory that could not be read", "[unit][agree]") {
   Scene scene(2);
   scene.hold_everywhere(1, 3);

@@ -50,6 +50,37 @@ TEST_CASE("full disk: a lowered number of checkpoints makes room", "[unit][node]
   CHECK(steps_on(disk) == std::vector<std::uint64_t>{8, 9, 10});
 }
 
+TEST_CASE("full disk: a job starts on it, and its own rule makes room", "[unit][node]") {
+  test::MemoryDisk disk(1);
+  fill(disk);
+  disk.set_capacity(disk.used_bytes());  // Not even for a small file.
+  test::OneRank rank(disk);
+  rank.request.save_storage_interval.steps = 1;
+  rank.request.max_ckpt_num = GENERATE(1U, 3U, 0U);
+  const bool has_rule = rank.request.max_ckpt_num > 0;
+  const auto restored = rank.restore();
+  REQUIRE((restored ? "" : restored.error().message()) == "");
+  REQUIRE(*restored == Step{9});
+  REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+  rank.capture(Step{10});
+  if (!has_rule) {
+    REQUIRE(rank.pass_until([&] { return !rank.notice.degraded.empty(); }));
+    CHECK_THAT(rank.notice.degraded, Catch::Contains("No space left on device"));
+    CHECK(steps_on(disk).size() == 9);  // All are kept.
+    return;
+  }
+  REQUIRE(rank.pass_until([&] { return rank.durable == Step{10}; }));
+  CHECK(steps_on(disk).back() == 10);
+  CHECK(steps_on(disk).size() == rank.request.max_ckpt_num);
+  const bool is_left = std::ranges::any_of(disk.tree(), [](const std::string& path) {
+    return path.find("/run.json.") != std::string::npos;
+  });
+  CHECK_FALSE(is_left);
+  test::close(rank);
+  test::OneRank next(disk);
+  REQUIRE(next.restore().value() == Step{10});
+}
+
 TEST_CASE("full disk: who has room for as many as are kept hears that one more is needed",
           "[unit][node]") {
   test::MemoryDisk disk(1);

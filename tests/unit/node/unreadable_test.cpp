@@ -11,6 +11,8 @@ namespace {
 
 using test::newest_of_two;
 
+const std::string history_of_job = "/scratch/job/.libckpt/timelines.json";
+
 struct Refusal {
   Refusal() : disk(1) {
     disk.put_directory("/scratch");
@@ -24,6 +26,11 @@ struct Refusal {
       return is_below || is_directory || is_file ? error : 0;
     });
   }
+  void refuse_history(int error) {
+    disk.set_hook([error](std::string_view verb, const std::string& path) {
+      return path == history_of_job && verb == "read_small" ? error : 0;
+    });
+  }
   test::MemoryDisk disk;
 };
 
@@ -33,7 +40,7 @@ struct RefusedTrainer : test::OneRank {
     request.max_ckpt_num = 1;
   }
   // Of that step alone.
-  void ask(Step step) {
+  void ask(std::optional<Step> step) {
     answer.reset();
     REQUIRE(engine->call(session, control::AskRestore{1, step}));
     REQUIRE(pass_until([this] { return answer.has_value(); }));
@@ -174,6 +181,72 @@ TEST_CASE("damaged: a restore that was cut short hands on what it found", "[unit
   // Good again. But nobody reads it: with many damaged steps that would take each restore's time.
   damage.disk.flip(file, damage.disk.content(file).size() - 1, 2);
   CHECK(trainer.restore().value() == Step{1});
+}
+
+TEST_CASE("unreadable: a history of timelines that cannot be read is not lost, and is not replaced",
+          "[unit][node]") {
+  Refusal refusal;
+  const int error = GENERATE(EACCES, EPERM, EIO, ESTALE);
+  CAPTURE(error);
+  refusal.refuse_history(error);
+  const std::string before = refusal.disk.content(history_of_job);
+  RefusedTrainer trainer(refusal);
+  REQUIRE(trainer.attach());
+  const auto is_refused = [&] {
+    REQUIRE_FALSE(trainer.answer->result);
+    CHECK(trainer.answer->result.error().code() == Errc::io);
+    const std::string text = trainer.answer->result.error().message();
+    CAPTURE(text);
+    CHECK(text.find(history_of_job) != std::string::npos);
+    CHECK(text.find("make it readable") != std::string::npos);
+    CHECK(text.find("lost") == std::string::npos);
+    const bool names_user = text.find("as user id ") != std::string::npos;
+    CHECK(names_user == (error == EACCES || error == EPERM));
+    CHECK(refusal.disk.content(history_of_job) == before);
+  };
+  trainer.ask(std::nullopt);
+  is_refused();
+  trainer.ask(Step{1});  // Its timeline would have to be recorded.
+  is_refused();
+  trainer.answer.reset();
+  REQUIRE(trainer.engine->call(trainer.session, control::StartFresh{2}));
+  REQUIRE(trainer.pass_until([&] { return trainer.answer.has_value(); }));
+  is_refused();
+
+  refusal.disk.set_hook({});
+  trainer.ask(std::nullopt);
+  REQUIRE((trainer.answer->result ? "" : trainer.answer->result.error().message()) == "");
+  CHECK(trainer.answer->restored->step == Step{2});
+  const auto stored = format::parse_timelines(refusal.disk.content(history_of_job));
+  REQUIRE(stored);
+  REQUIRE(stored->history.size() == 2);  // The first run's is in it.
+  CHECK(trainer.answer->timeline == stored->history.back().timeline);
+}
+
+TEST_CASE("unreadable: a job that knows its history goes on, and stores when it can be read again",
+          "[unit][node]") {
+  Refusal refusal;
+  RefusedTrainer trainer(refusal);
+  REQUIRE(trainer.restore().value() == Step{2});
+  refusal.refuse_history(EACCES);
+  const std::string before = refusal.disk.content(history_of_job);
+  trainer.ask(std::nullopt);  // From memory, in a timeline that cannot be recorded yet.
+  REQUIRE((trainer.answer->result ? "" : trainer.answer->result.error().message()) == "");
+  REQUIRE(trainer.answer->restored->step == Step{2});
+  REQUIRE(trainer.pass_until([&] { return !trainer.granted.empty(); }));
+  trainer.capture(Step{3});
+  REQUIRE(trainer.pass_until([&] { return !trainer.degraded().empty(); }));
+  CHECK_THAT(trainer.degraded(),
+             Catch::Contains("a history that cannot be read") && Catch::Contains(history_of_job));
+  CHECK(refusal.disk.content(history_of_job) == before);
+  CHECK(refusal.disk.exists(newest_of_two));
+  CHECK_FALSE(refusal.disk.exists("/scratch/job/step-000000003"));
+
+  refusal.disk.set_hook({});
+  REQUIRE(trainer.pass_until([&] { return trainer.durable == Step{3}; }));
+  const auto stored = format::parse_timelines(refusal.disk.content(history_of_job));
+  REQUIRE(stored);
+  CHECK(stored->history.back().timeline == trainer.answer->timeline);
 }
 
 TEST_CASE("unreadable: nobody begins anew beside it", "[unit][node]") {

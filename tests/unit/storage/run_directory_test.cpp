@@ -9,6 +9,7 @@
 
 #include <cerrno>
 
+#include "support/captured_log.hpp"
 #include "unit/storage/storage_fixture.hpp"
 
 namespace ckpt::test {
@@ -163,6 +164,43 @@ TEST_CASE_METHOD(StorageFixture, "run directory: its faults are named", "[unit][
     timelines.run = format::RunId{5, 5};
     REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
     REQUIRE(run(storage::load_timelines(site, test_run)).error().code() == Errc::invalid_argument);
+  }
+}
+
+TEST_CASE_METHOD(StorageFixture, "run directory: a full disk refuses a new one alone",
+                 "[unit][storage]") {
+  const int error = GENERATE(ENOSPC, EDQUOT);
+  const auto try_open = [&](const std::string& directory, const std::string& failing) {
+    disk.set_hook(
+        [=](std::string_view verb, const std::string&) { return verb == failing ? error : 0; });
+    const storage::Site there(files, clock, directory);
+    return run(storage::open_run_directory(there, order_of("job", 3)));
+  };
+  CAPTURE(error);
+  SECTION("a new one hears how room is made") {
+    const std::string failing = GENERATE("make_directory", "create", "write");
+    CAPTURE(failing);
+    const auto result = try_open("/scratch/new", failing);
+    REQUIRE_FALSE(result);
+    CHECK(result.error().code() == Errc::exhausted);
+    CHECK_THAT(result.error().message(),
+               Catch::Contains("/scratch/new") && Catch::Contains("make room") &&
+                   Catch::Contains("`ckpt gc DIR --keep N`") &&
+                   Catch::Contains(error == ENOSPC ? "No space" : "quota"));
+    CHECK(std::ranges::none_of(disk.tree(), [](const std::string& path) {
+      return path.find("/run.json.") != std::string::npos;
+    }));
+  }
+  SECTION("one that has a marker is opened, and the proof leaves nothing there") {
+    open();
+    const auto before = disk.tree();
+    CapturedLog log;
+    const auto result = try_open("/scratch/job", GENERATE("create", "write"));
+    REQUIRE((result ? "" : result.error().message()) == "");
+    CHECK(result->job == "job");
+    CHECK_THAT(log.text(), Catch::Contains("`ckpt gc /scratch/job --keep N`") &&
+                               Catch::Contains("max_ckpt_num=N"));
+    CHECK(disk.tree() == before);
   }
 }
 

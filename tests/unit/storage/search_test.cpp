@@ -101,6 +101,20 @@ TEST_CASE_METHOD(SearchScene, "search: checkpoints passed over are named with th
     CHECK_THAT(taken("/runs"), Contains("/runs/a/step-000000003 passed over: b: the history"));
     CHECK_THAT(taken("/runs/b"), Contains("name the checkpoint itself"));
   }
+  SECTION("a history that cannot be read is not lost") {
+    disk.set_hook([](std::string_view, const std::string& path) {
+      return path == "/runs/b/.libckpt/timelines.json" ? EACCES : 0;
+    });
+    CHECK_THAT(taken("/runs"), Contains("b: the history of its timelines cannot be read: "));
+    const auto refused = run(storage::find_candidates(files, clock, "/runs/b"));
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code() == Errc::io);
+    CHECK_THAT(refused.error().text(), Contains("as user id ") && Contains("make it readable") &&
+                                           Contains("name the checkpoint itself") &&
+                                           !Contains("lost"));
+    disk.set_hook({});
+    CHECK_THAT(taken("/runs/b"), Contains("/runs/b/step-"));
+  }
   SECTION("all there is") {
     for (const char* path : {"/runs/a", "/runs/b"})
       disk.flip(std::string(path) + "/.libckpt/timelines.json", 5, 0);
