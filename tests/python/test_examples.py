@@ -5,6 +5,7 @@ its own; here it has others beside it.
 """
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -71,9 +72,20 @@ def test_a_killed_group_of_torchft_trainer_heals_from_the_other_ones_daemon():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", ["accelerate", "lightning"])
+@pytest.mark.parametrize("framework", ["accelerate", "lightning", "torch_checkpointing"])
 def test_a_killed_loop_of_these_frameworks_ends_as_if_it_had_not_been(framework):
     pytest.importorskip(framework)
     said = run(f"{framework}_trainer.py")
     assert said.count("--- kill -9") == 3
     assert said.count("the same as if nothing had happened") == 1
+
+
+@pytest.mark.slow
+def test_a_killed_rank_of_torchtitan_trainer_goes_on_and_torchtitan_reads_its_folders():
+    pytest.importorskip("torchtitan")
+    said = run("torchtitan_trainer.py")
+    assert "rank 1 is killed at step 27" in said
+    # Its steps take milliseconds: on a busy machine some find no Slot.
+    steps = [int(step) for step in re.findall(r"2 rank\(s\), from step (\d+)", said)]
+    assert steps[:2] == [0, 0] and 20 <= steps[2] <= 27 and steps[3:] == [35, 35]
+    assert said.count("the weights are the same") == 2
