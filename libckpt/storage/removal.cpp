@@ -21,6 +21,7 @@
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "format/layout.hpp"
+#include "storage/attempt.hpp"
 #include "storage/bucket_removal.hpp"
 #include "storage/catalog.hpp"
 #include "storage/event_log.hpp"
@@ -46,34 +47,57 @@ Task<void> remove_if_there(Site site, std::string path) {
 
 // The files of a directory that are ours to remove. `manifest` null: an attempt without one.
 struct Contents {
-  std::vector<std::string> ours;
+  std::vector<std::string> ours;     // Below the directory.
+  std::vector<std::string> folders;  // Those that have some of them, the deepest first.
   bool has_manifest = false;
   bool has_foreign = false;
 };
 
-Task<Contents> contents_of(Site site, std::string name,
-                           std::shared_ptr<const format::Manifest> manifest) {
-  CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(name)));
+// In a bucket, the manifest names a folder for each shard. A run that was copied from there to a
+// disk has them still.
+bool is_folder_of(const format::Manifest& manifest, const std::string& path) {
+  if (!parse_attempt_folder(manifest.at.step, path.substr(0, path.find('/')))) return false;
+  return std::ranges::any_of(manifest.shards, [&](const format::ManifestShard& shard) {
+    return shard.folder == path || shard.folder.starts_with(path + "/");
+  });
+}
+
+// What lies in `folder` of the directory; empty: in itself. `contents` lives until the Task ends.
+Task<void> add_contents(Site site, std::string directory, std::string folder,
+                        std::shared_ptr<const format::Manifest> manifest, Contents& contents) {
+  const std::string place = folder.empty() ? directory : os::join(directory, folder);
+  CKPT_CO_TRY(const auto entries, co_await site.files().list(place));
   const std::set<std::string> named =
       manifest ? format::file_names(*manifest) : std::set<std::string>();
-  Contents contents;
   for (const os::DirectoryEntry& entry : entries) {
     const bool is_file = entry.kind == os::EntryKind::file;
     const std::string stem(without_turn(entry.name));
     const bool is_named = manifest ? named.contains(stem) : format::is_name_of_rank(stem);
-    if (is_file && entry.name == format::manifest_name) {
+    const std::string path = folder.empty() ? entry.name : os::join(folder, entry.name);
+    if (is_file && path == format::manifest_name) {
       contents.has_manifest = true;
     } else if (is_file && is_named) {
-      contents.ours.push_back(entry.name);
+      contents.ours.push_back(path);
+    } else if (entry.kind == os::EntryKind::directory && manifest &&
+               is_folder_of(*manifest, path)) {
+      CKPT_CO_CHECK(co_await add_contents(site, directory, path, manifest, contents));
     } else {
       contents.has_foreign = true;
     }
   }
+  if (!folder.empty()) contents.folders.push_back(folder);
+  co_return Status();
+}
+
+Task<Contents> contents_of(Site site, std::string name,
+                           std::shared_ptr<const format::Manifest> manifest) {
+  Contents contents;
+  CKPT_CO_CHECK(co_await add_contents(site, site.at(name), "", manifest, contents));
   co_return contents;
 }
 
-// Steps 4 and 5. If there are foreign files, the directory stays, and its manifest too: it says
-// next time which files were ours.
+// Steps 4 and 5. If there are foreign files, the directory stays, and its manifest too if it still
+// has one: that says next time which files were ours.
 Task<void> empty_directory(Site site, std::string name,
                            std::shared_ptr<const format::Manifest> manifest) {
   // Without a manifest only the files of an attempt are known by their names.
@@ -90,6 +114,8 @@ Task<void> empty_directory(Site site, std::string name,
                 os::display(directory));
     co_return Status();
   }
+  for (const std::string& folder : contents.folders)
+    CKPT_CO_CHECK(co_await site.files().remove_directory(os::join(directory, folder)));
   if (contents.has_manifest) {
     CKPT_CO_CHECK(co_await remove_if_there(site, os::join(directory, format::manifest_name)));
   }

@@ -102,6 +102,48 @@ TEST_CASE_METHOD(StepsInBucket, "bucket: a compressed step reads back byte for b
   CHECK(report.is_good());
 }
 
+TEST_CASE_METHOD(StepsInBucket, "bucket: a run that was copied to a disk is pruned there",
+                 "[unit][bucket]") {
+  open();
+  must_save(step_id(7));
+  must(storage::publish(site, [&] {
+    storage::PublishOrder order = must_write(step_id(8), 1);
+    order.turns = {1, 1};
+    return order;
+  }()));
+  MemoryDisk disk(1);
+  for (const auto& [key, content] : server.objects) disk.put("/" + key, content);
+  MemoryFileSystem local(disk);
+  const storage::Site there(local, clock, "/run");
+  const auto files_of = [&](const std::string& step) {
+    std::vector<std::string> left;
+    for (const std::string& path : disk.tree())
+      if (path.find(step) != std::string::npos && !path.ends_with("/")) left.push_back(path);
+    return left;
+  };
+  const auto folders_left = [&] {
+    return std::ranges::count_if(disk.tree(), [](const std::string& path) {
+      return path.find("step-") != std::string::npos;
+    });
+  };
+  REQUIRE(files_of("step-000000008").size() > 4);
+  SECTION("all of it") {
+    must(storage::remove_checkpoint(there, "step-000000007", test_run, "test"));
+    must(storage::remove_checkpoint(there, "step-000000008", test_run, "test"));
+    CHECK(folders_left() == 0);
+  }
+  SECTION("not what somebody has put there") {
+    const std::string folder =
+        must(storage::read_manifest(there, "step-000000008"))->shards[1].folder;
+    const std::vector<std::string> foreign = {
+        "/run/step-000000008/" + folder + "/mine.txt",
+        "/run/step-000000008/t9.0000000000000001/rank-00000.part"};
+    for (const std::string& path : foreign) disk.put(path, "mine");
+    must(storage::remove_checkpoint(there, "step-000000008", test_run, "test"));
+    CHECK(files_of("step-000000008") == foreign);
+  }
+}
+
 TEST_CASE_METHOD(StepsInBucket, "bucket: an object ends where it is cut before it exists",
                  "[unit][bucket]") {
   constexpr std::uint64_t piece_bytes = 3 * MiB;
