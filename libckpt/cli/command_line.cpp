@@ -219,7 +219,7 @@ void add_export(CLI::App& app, Commands& commands, Arguments& arguments) {
                       "Where several ranks have a whole tensor of one name: that of this rank");
   command->add_flag("--copy-tied", given.copy_tied,
                     "Write a tensor of several names under each; default: once");
-  command->add_flag("--force", given.force, "Replace what is there");
+  command->add_flag("--force", given.force, "Replace what is there; no file of a checkpoint");
   add_runtime_dir(command, arguments);
   command->footer(
       "Puts the pieces of all ranks together, and verifies every chunk that it reads. Types stay\n"
