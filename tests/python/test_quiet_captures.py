@@ -188,6 +188,30 @@ def test_of_a_trainer_of_transformers(watching, tmp_path, case):
 
 
 @SLOW
+@pytest.mark.parametrize("case", ["ddp", "zero-3", "fsdp"])
+def test_of_the_folders_of_a_trainer_of_transformers(watching, tmp_path, case):
+    """Ranks that are not sharded wait for one another, before and behind their files."""
+    pytest.importorskip("transformers")
+    import test_sharded_trainers as trainers
+
+    cases = {"ddp": ("_checkpoints:TrainerFolders", {}, 2),
+             "zero-3": ("_sharded_folders:ShardedFolders", trainers.deepspeed(3), 0),
+             "fsdp": ("_sharded_folders:ShardedFolders", trainers.fsdp("SHARDED"), 0)}  # fmt: skip
+    owner, more, waits = cases[case]
+    own, stock = f"{owner.partition(':')[2]}.save", "Trainer._save_checkpoint"
+    options = {"max_steps": STEPS, "save_steps": 2, **more}
+    start = watching(f"libckpt.transformers.{owner}.save")
+    log = trainers.train(start, tmp_path / "output", **options).finish()
+    start = watching(f"transformers:{stock}")
+    alone = trainers.train(start, tmp_path / "stock", "stock", **options).finish()
+    for rank in (0, 1):
+        expected = begun(alone, stock, rank, 2)
+        for each in expected:
+            each["0"] = each.get("0", 0) + waits
+        check_no_more(begun(log, own, rank, 2), expected)
+
+
+@SLOW
 def test_of_a_manager_of_torchtitan(cluster, tmp_path):
     pytest.importorskip("torchtitan")
     job = cluster("titan.py", "libckpt.torchtitan:CheckpointManager._save")
