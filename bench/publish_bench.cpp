@@ -102,7 +102,7 @@ Task<void> plan_one(storage::Site site, std::string name, std::uint32_t reader) 
     want.shape = {slice * manifest->world_size};
     want.region = Box{{begin}, {2 * slice}};
   }
-  gather::StoredShards shards(site.files(), site.at(name), manifest);
+  gather::StoredShards shards(storage::OpenStep::known(site, name, manifest));
   const gather::ReaderRank rank{reader, manifest->world_size / 2};
   auto planned = co_await gather::check_pieces(shards, rank, std::move(wanted));
   co_return planned;

@@ -167,8 +167,8 @@ Status check_not_inside(Workplace& workplace, const StoredStep& step, const Copy
   std::vector<std::string> runs;
   if (places.second) runs = places.directories();
   std::vector<std::string> checkpoints = {step.directory};
-  for (const storage::StepCopy& copy : step.copies)
-    checkpoints.push_back(os::display(copy.directory));
+  for (const storage::OpenStep& copy : step.copies)
+    checkpoints.push_back(os::display(copy.place()));
   for (const std::string& checkpoint : checkpoints) {
     if (is_same_place(checkpoint, given.to) || is_below(given.to, checkpoint))
       return refuse("the checkpoint");
@@ -268,9 +268,8 @@ Result<Outcome> copy_step(Workplace& workplace, const std::shared_ptr<StoredStep
   CKPT_CHECK(check_places(given, run));
   CKPT_CHECK(check_not_inside(workplace, *step, given));
   storage::CopyOrder order;
-  order.source = os::join(step->directory, ".");
+  order.sources = step->copies;
   order.manifest = step->manifest;
-  order.others = step->copies;
   CKPT_TRY(const History history,
            workplace.run(history_beside(workplace.site(run), step->manifest->run)));
   order.timelines = history.timelines;

@@ -54,8 +54,8 @@ std::string difference_text(const Difference& difference) {
 
 // Every byte of it is read: only after damage showed in one of two.
 bool is_whole(Workplace& workplace, const StoredStep& step) {
-  if (step.memory) return true;           // Its daemon looks for another copy by itself.
-  if (!step.copies.empty()) return true;  // So do its reads, and each of its copies is damaged.
+  if (step.memory) return true;             // Its daemon looks for another copy by itself.
+  if (step.copies.size() > 1) return true;  // So do its reads, and each of them is damaged.
   const auto report =
       workplace.run(storage::verify_checkpoint(workplace.site(step.directory), "."));
   return report && report->is_good();
@@ -66,7 +66,7 @@ using SharedStep = std::shared_ptr<StoredStep>;
 // Which of the two showed the damage. One that is put together has it only if the other is whole.
 SharedStep& damaged_of(Workplace& workplace, SharedStep& one, SharedStep& other) {
   if (!is_whole(workplace, *one)) return one;
-  return one->copies.empty() || !is_whole(workplace, *other) ? other : one;
+  return one->copies.size() < 2 || !is_whole(workplace, *other) ? other : one;
 }
 
 }  // namespace
@@ -74,8 +74,7 @@ SharedStep& damaged_of(Workplace& workplace, SharedStep& one, SharedStep& other)
 Result<Outcome> diff(const DiffOptions& given) {
   Workplace workplace;
   const auto open = [&](const std::string& path) {
-    return workplace.run(
-        open_stored_step(workplace.files(), workplace.clock(), path, given.runtime_dir));
+    return workplace.run(open_stored_step(workplace.site(path), given.runtime_dir));
   };
   CKPT_TRY(auto one, open(given.one));
   CKPT_TRY(auto other, open(given.other));
@@ -84,7 +83,7 @@ Result<Outcome> diff(const DiffOptions& given) {
   while (!found && found.error().code() == Errc::corruption) {
     SharedStep& damaged = damaged_of(workplace, one, other);
     if (damaged->others.empty()) break;
-    CKPT_TRY(damaged, workplace.run(open_next(workplace.files(), damaged, Error(found.error()))));
+    CKPT_TRY(damaged, workplace.run(open_next(damaged, Error(found.error()))));
     found = workplace.run(compare_steps(one, other, choice, buffer_bytes));
   }
   if (!found) {

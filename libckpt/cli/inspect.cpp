@@ -147,8 +147,8 @@ void add_pieces(const std::vector<const ListedTensor*>& tensors, Outcome& outcom
 
 Result<Outcome> inspect(const InspectOptions& given) {
   Workplace workplace;
-  CKPT_TRY(const auto step, workplace.run(open_stored_step(workplace.files(), workplace.clock(),
-                                                           given.path, given.runtime_dir)));
+  CKPT_TRY(const auto step,
+           workplace.run(open_stored_step(workplace.site(given.path), given.runtime_dir)));
   const TensorChoice choice{given.names, ""};
   Outcome outcome;
   outcome.json = {{"directory", step->directory},

@@ -46,7 +46,7 @@ Task<storage::ShardStream> shard_of(const StoredStep& step, const MemoryCopyOrde
 Task<storage::Copied> copy_from_memory(storage::Site target, std::shared_ptr<StoredStep> step,
                                        MemoryCopyOrder order) {
   storage::CopyOrder copy;
-  copy.source = step->directory;
+  copy.streamed_from = step->directory;
   copy.manifest = step->manifest;
   copy.timelines = std::make_shared<const format::Timelines>(step->memory->timelines());
   copy.attempt = order.attempt;

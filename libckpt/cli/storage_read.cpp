@@ -77,8 +77,7 @@ Result<bool> is_one_checkpoint(Workplace& workplace, const std::string& path) {
 
 std::vector<std::string> runs_at(Workplace& workplace, const std::string& directory) {
   std::vector<std::string> runs;
-  auto found =
-      workplace.run(storage::find_runs_everywhere(workplace.files(), workplace.clock(), directory));
+  auto found = workplace.run(storage::find_runs_everywhere(workplace.site(directory)));
   if (!found) return runs;  // The caller reads the directory, and says why it cannot be read.
   const bool is_one = found->runs.size() == 1 && found->runs.front().name.empty();
   if (is_one) return runs;
@@ -120,7 +119,7 @@ Status refuse_in_checkpoint(Workplace& workplace, const std::string& what,
 Status refuse_above_runs(Workplace& workplace, const std::string& what, const std::string& to) {
   const auto marker = workplace.run(storage::read_run_marker(workplace.site(to)));
   if (marker || marker.error().code() != Errc::not_found) return {};  // The caller reads it, too.
-  const auto found = workplace.run(storage::find_runs(workplace.files(), workplace.clock(), to));
+  const auto found = workplace.run(storage::find_runs(workplace.site(to)));
   if (!found || found->runs.empty() || found->runs.front().name.empty()) return {};
   return fail(
       Errc::invalid_argument,

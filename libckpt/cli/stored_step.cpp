@@ -35,14 +35,25 @@ Task<void> check_path(storage::Site site) {
                              path));
 }
 
-Task<std::shared_ptr<StoredStep>> open_at(os::FileSystem& files, std::string directory) {
+// Of copies of one save, the nearest first.
+Task<std::shared_ptr<StoredStep>> open_copies(storage::StepCopies copies) {
+  CKPT_ASSERT(!copies.empty());
   const auto step = std::make_shared<StoredStep>();
-  step->directory = os::display(directory);
-  CKPT_CO_TRY(step->manifest, co_await storage::read_manifest_at(files, directory));
-  step->files = std::make_unique<gather::StoredShards>(files, directory, step->manifest);
+  step->directory = os::display(copies.front().place());
+  step->manifest = copies.front().manifest();
+  step->files = std::make_unique<gather::StoredShards>(copies);
+  step->copies = std::move(copies);
   CKPT_CO_TRY(step->shards, co_await gather::KnownShards::read(*step->files));
   step->tensors = gather::list_tensors(*step->shards);
   co_return step;
+}
+
+Task<std::shared_ptr<StoredStep>> open_alone(storage::Site place) {
+  storage::StepCopies one;
+  CKPT_CO_TRY(auto step, co_await storage::OpenStep::at(std::move(place)));
+  one.push_back(std::move(step));
+  auto opened = co_await open_copies(std::move(one));
+  co_return opened;
 }
 
 Task<std::shared_ptr<StoredStep>> open_in_memory(Clock& clock, std::string path,
@@ -67,44 +78,43 @@ std::optional<Step> step_in(const std::string& directory) {
 
 // Each by itself, and of each step all copies together behind them, with what is left of damaged
 // ones: they may be damaged in different chunks.
-std::vector<StepCandidate> candidates_of(const storage::Candidates& found) {
+std::vector<StepCandidate> candidates_of(const storage::Site& site,
+                                         const storage::Candidates& found) {
+  const auto place_of = [&](const std::string& directory) {
+    return storage::Site(site.files(), site.clock(), directory, site.compute());
+  };
   std::vector<StepCandidate> all;
   StepCandidate together;
   for (std::size_t index = 0; index < found.directories.size(); ++index) {
     const std::string& directory = found.directories[index];
-    all.push_back({{directory}, together.rank});
-    together.directories.push_back(directory);
+    all.push_back({{place_of(directory)}, together.rank});
+    together.places.push_back(place_of(directory));
     if (found.copies.contains(index + 1)) continue;
     for (const std::string& damaged : found.damaged)
-      if (step_in(damaged) == step_in(directory)) together.directories.push_back(damaged);
-    if (together.directories.size() > 1) all.push_back(together);
+      if (step_in(damaged) == step_in(directory)) together.places.push_back(place_of(damaged));
+    if (together.places.size() > 1) all.push_back(together);
     together = {{}, together.rank + 1};
   }
   return all;
 }
 
 // Opens what the directories have of one save. Errors: corruption (only one of them has it), io.
-Task<std::shared_ptr<StoredStep>> open_together(os::FileSystem& files, StepCandidate candidate) {
-  std::vector<storage::StepCopy> copies;
+Task<std::shared_ptr<StoredStep>> open_together(StepCandidate candidate) {
+  storage::StepCopies copies;
   std::vector<Error> errors;
-  for (const std::string& directory : candidate.directories) {
-    auto manifest = co_await storage::read_manifest_at(files, directory);
-    if (!manifest) {
-      errors.push_back(std::move(manifest).error());
-    } else if (copies.empty() || storage::is_same_save(*copies.front().manifest, **manifest)) {
-      copies.push_back({directory, std::move(*manifest)});
+  for (const storage::Site& place : candidate.places) {
+    auto step = co_await storage::OpenStep::at(place);
+    if (!step) {
+      errors.push_back(std::move(step).error());
+    } else if (copies.empty() ||
+               storage::is_same_save(*copies.front().manifest(), *step->manifest())) {
+      copies.push_back(std::move(*step));
     }
   }
   errors.emplace_back(Errc::corruption, "no other copy of it is there");
   if (copies.size() < 2) co_return fail(storage::most_telling(std::move(errors)));
-  const auto step = std::make_shared<StoredStep>();
-  step->directory = os::display(copies.front().directory);
-  step->manifest = copies.front().manifest;
-  step->files = std::make_unique<gather::StoredShards>(files, copies);
-  step->copies.assign(copies.begin() + 1, copies.end());
-  CKPT_CO_TRY(step->shards, co_await gather::KnownShards::read(*step->files));
-  step->tensors = gather::list_tensors(*step->shards);
-  const std::string other = os::display(step->copies.front().directory);
+  CKPT_CO_TRY(auto step, co_await open_copies(std::move(copies)));
+  const std::string other = os::display(step->copies[1].place());
   std::string way_out = fmt::format(
       "`ckpt verify --repair {} --from {}`, and the same the other way round, mend them",
       step->directory, other);
@@ -116,18 +126,17 @@ Task<std::shared_ptr<StoredStep>> open_together(os::FileSystem& files, StepCandi
 }
 
 // The first whole one. Errors: `first`, or that of the first one.
-Task<std::shared_ptr<StoredStep>> open_first(os::FileSystem& files,
-                                             std::vector<StepCandidate> candidates,
+Task<std::shared_ptr<StoredStep>> open_first(std::vector<StepCandidate> candidates,
                                              std::vector<std::string> passed_over,
                                              std::optional<Error> first) {
   for (std::size_t index = 0; index < candidates.size(); ++index) {
     const StepCandidate& candidate = candidates[index];
-    const bool is_one = candidate.directories.size() == 1;
+    const bool is_one = candidate.places.size() == 1;
     Task<std::shared_ptr<StoredStep>> opening =
-        is_one ? open_at(files, candidate.directories.front()) : open_together(files, candidate);
+        is_one ? open_alone(candidate.places.front()) : open_together(candidate);
     auto opened = co_await std::move(opening);
     if (!opened) {
-      const std::string directory = os::display(candidate.directories.front());
+      const std::string directory = os::display(candidate.places.front().directory());
       if (!first) first.emplace(opened.error());
       // It may be good, so that an older one is not shown instead; its copy in another place is.
       const bool has_copy =
@@ -149,31 +158,26 @@ Task<std::shared_ptr<StoredStep>> open_first(os::FileSystem& files,
 
 }  // namespace
 
-Task<std::shared_ptr<StoredStep>> open_stored_step(os::FileSystem& files, Clock& clock,
-                                                   std::string path, std::string runtime_dir) {
-  if (is_memory_path(path)) {
-    auto opened = co_await open_in_memory(clock, std::move(path), std::move(runtime_dir));
+Task<std::shared_ptr<StoredStep>> open_stored_step(storage::Site given, std::string runtime_dir) {
+  if (is_memory_path(given.directory())) {
+    auto opened = co_await open_in_memory(given.clock(), given.directory(), std::move(runtime_dir));
     co_return opened;
   }
-  path = without_slash(std::move(path));
-  CKPT_CO_TRY(const storage::Places places, storage::parse_places(path));
-  const storage::Site site(files, clock, path);
+  const storage::Site site(given.files(), given.clock(), without_slash(given.directory()));
+  CKPT_CO_TRY(const storage::Places places, storage::parse_places(site.directory()));
   if (!places.second) CKPT_CO_CHECK(co_await check_path(site));
-  CKPT_CO_TRY(storage::Candidates found, co_await storage::find_candidates(files, clock, path));
-  CKPT_CO_TRY(const bool is_older, co_await storage::has_newer_damage(files, clock, found));
-  // A path that is a checkpoint itself may be a link; nothing below it may be one.
-  if (found.directories.front() == path) found.directories.front() = os::join(path, ".");
-  CKPT_CO_TRY(auto opened, co_await open_first(files, candidates_of(found),
+  CKPT_CO_TRY(storage::Candidates found, co_await storage::find_candidates(site));
+  CKPT_CO_TRY(const bool is_older, co_await storage::has_newer_damage(site, found));
+  CKPT_CO_TRY(auto opened, co_await open_first(candidates_of(site, found),
                                                std::move(found.passed_over), std::nullopt));
   opened->is_older = opened->is_older || is_older;
   co_return opened;
 }
 
-Task<std::shared_ptr<StoredStep>> open_next(os::FileSystem& files,
-                                            std::shared_ptr<StoredStep> damaged, Error why) {
+Task<std::shared_ptr<StoredStep>> open_next(std::shared_ptr<StoredStep> damaged, Error why) {
   std::vector<std::string> passed_over{damaged->directory + ": " + why.message()};
   CKPT_CO_TRY(auto opened,
-              co_await open_first(files, damaged->others, std::move(passed_over), std::move(why)));
+              co_await open_first(damaged->others, std::move(passed_over), std::move(why)));
   opened->is_older = opened->is_older || damaged->is_older;
   co_return opened;
 }

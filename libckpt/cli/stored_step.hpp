@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.hpp"
 #include "cli/command.hpp"
 #include "cli/memory_step.hpp"
 #include "cli/workplace.hpp"
@@ -15,14 +14,14 @@
 #include "gather/known_shards.hpp"
 #include "gather/stored_shards.hpp"
 #include "gather/tensor_list.hpp"
-#include "storage/shard_copies.hpp"
+#include "storage/open_step.hpp"
 
 namespace ckpt::cli {
 
 // StepCandidate: what may be read as one step: a checkpoint, or all that two places have of it.
 struct StepCandidate {
-  std::vector<std::string> directories;
-  std::size_t rank = 0;  // Of its step among all that may be taken; 0: the best.
+  std::vector<storage::Site> places;  // Each is itself a step; never empty.
+  std::size_t rank = 0;               // Of its step among all that may be taken; 0: the best.
 };
 
 struct StoredStep {
@@ -33,24 +32,23 @@ struct StoredStep {
   std::unique_ptr<MemoryStep> memory;
   std::shared_ptr<gather::KnownShards> shards;  // Reads from it.
   std::vector<gather::ListedTensor> tensors;    // In the order of gather::list_tensors.
-  // Its copies in other places, which have good what is damaged here. Empty: this one was whole, as
-  // far as it was read.
-  std::vector<storage::StepCopy> copies;
+  // Itself, and its copies in other places, which have good what is damaged here. One: it was
+  // whole, as far as it was read. Empty: it is in memory.
+  storage::StepCopies copies;
   std::vector<StepCandidate> others;  // Where else to look if it is damaged.
   bool is_older = false;              // A newer one is damaged, and no restore abandoned it.
 };
 
-// `path`: a checkpoint, a directory of them, two places, or a parent of runs. The newest one is
-// taken that no restore has abandoned, and whose descriptions are whole; one line in the log says
-// what was passed over. Where both places have the step damaged, it is put together from both
-// before an older one is taken, unless each of them lacks a file: then neither is a candidate. Or a
-// step in memory (memory_step.hpp), of the daemon of `runtime_dir`. Errors: not_found (says what to
-// do), corruption, io, and those of MemoryStep.
-Task<std::shared_ptr<StoredStep>> open_stored_step(os::FileSystem& files, Clock& clock,
-                                                   std::string path, std::string runtime_dir = {});
+// The site's directory: a checkpoint, one of checkpoints, two places, or a parent of runs. The
+// newest is taken that no restore has abandoned, and whose descriptions are whole; one line in the
+// log says what was passed over. Where both places have the step damaged, it is put together from
+// both before an older one is taken, unless each of them lacks a file: then neither is a candidate.
+// Or a step in memory (memory_step.hpp), of the daemon of `runtime_dir`. Errors: not_found (says
+// what to do), corruption, io, and those of MemoryStep.
+Task<std::shared_ptr<StoredStep>> open_stored_step(storage::Site site,
+                                                   std::string runtime_dir = {});
 // The next one after it, which turned out to be damaged. Errors: `why`, where none is left.
-Task<std::shared_ptr<StoredStep>> open_next(os::FileSystem& files,
-                                            std::shared_ptr<StoredStep> damaged, Error why);
+Task<std::shared_ptr<StoredStep>> open_next(std::shared_ptr<StoredStep> damaged, Error why);
 
 // Says so in the outcome, and makes it one of trouble, if a newer step cannot be used.
 void note_if_older(const StoredStep& step, Outcome& outcome);
@@ -59,13 +57,12 @@ void note_if_older(const StoredStep& step, Outcome& outcome);
 template <class Use>
 Result<Outcome> use_stored_step(Workplace& workplace, const std::string& path,
                                 const std::string& runtime_dir, Use use) {
-  CKPT_TRY(auto step, workplace.run(open_stored_step(workplace.files(), workplace.clock(), path,
-                                                     runtime_dir)));
+  CKPT_TRY(auto step, workplace.run(open_stored_step(workplace.site(path), runtime_dir)));
   while (true) {
     Result<Outcome> used = use(step);
     if (used) note_if_older(*step, *used);
     if (used || used.error().code() != Errc::corruption || step->others.empty()) return used;
-    CKPT_TRY(step, workplace.run(open_next(workplace.files(), step, Error(used.error()))));
+    CKPT_TRY(step, workplace.run(open_next(step, Error(used.error()))));
   }
 }
 

@@ -51,9 +51,9 @@ void add(Published& published, const storage::FoundRun& run) {
 }
 
 // Both copies of a step are listed, the nearest first.
-Task<Published> list_places(os::FileSystem& files, Clock& clock, std::string path) {
+Task<Published> list_places(storage::Site site) {
   Published published;
-  CKPT_CO_TRY(auto found, co_await storage::find_runs(files, clock, path));
+  CKPT_CO_TRY(auto found, co_await storage::find_runs(std::move(site)));
   std::ranges::reverse(found.runs);  // Each is put before those that are there.
   for (const storage::FoundRun& run : found.runs) {
     const std::string lost = std::exchange(published.history_lost, {});
@@ -78,12 +78,12 @@ Task<Published> list_places(os::FileSystem& files, Clock& clock, std::string pat
 
 Task<Published> list(os::FileSystem& files, Clock& clock, std::string path) {
   Published published;
+  const storage::Site site(files, clock, path);
   CKPT_CO_TRY(const storage::Places places, storage::parse_places(path));
   if (places.second) {
-    auto both = co_await list_places(files, clock, std::move(path));
+    auto both = co_await list_places(site);
     co_return both;
   }
-  const storage::Site site(files, clock, path);
   const auto itself = co_await storage::OpenStep::at(site);
   if (itself) {
     const Checkpoint checkpoint = storage::describe(*itself->manifest(), {});
@@ -91,7 +91,7 @@ Task<Published> list(os::FileSystem& files, Clock& clock, std::string path) {
     co_return published;
   }
   if (itself.error().code() != Errc::not_found) co_return fail(Error(itself.error()));
-  CKPT_CO_TRY(const auto found, co_await storage::find_runs(files, clock, path));
+  CKPT_CO_TRY(const auto found, co_await storage::find_runs(site));
   published.damage = found.unreadable;
   for (const storage::FoundRun& run : found.runs) add(published, run);
   if (found.runs.size() > 1) {

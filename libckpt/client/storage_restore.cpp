@@ -133,7 +133,7 @@ bool may_pass_over(const LoadRequest& request, const Error& error) {
 
 Task<LoadedShard> load(os::FileSystem& files, Clock& clock, LoadRequest request) {
   CKPT_CO_TRY(storage::Candidates candidates,
-              co_await storage::find_candidates(files, clock, request.path));
+              co_await storage::find_candidates(storage::Site(files, clock, request.path)));
   std::optional<Error> first;
   for (std::size_t index = 0; index < candidates.directories.size(); ++index) {
     const std::string& directory = candidates.directories[index];

@@ -2,11 +2,8 @@
 
 #include <functional>
 
-#include "storage/catalog.hpp"
 #include "storage/page_buffer.hpp"
 #include "storage/parallel.hpp"
-#include "storage/part_reader.hpp"
-#include "storage/shard_copies.hpp"
 
 namespace ckpt::gather {
 
@@ -55,11 +52,8 @@ Task<void> read_one(ShardReading& reading, std::size_t index) {
 }
 
 // Each Chunk comes from the first place that has it good.
-Task<void> read_from(os::FileSystem& file_system, std::vector<storage::ShardPlace> stored,
-                     std::shared_ptr<const format::ShardRecord> record,
-                     std::vector<std::size_t> chunks, ChunkSink sink,
-                     const storage::TransferHooks& hooks) {
-  CKPT_CO_TRY(const auto files, co_await storage::ShardCopies::open(file_system, stored, record));
+Task<void> read_from(std::shared_ptr<storage::ShardCopies> files, std::vector<std::size_t> chunks,
+                     ChunkSink sink, const storage::TransferHooks& hooks) {
   ShardReading reading{*files, sink, hooks, {}};
   std::function<Task<void>(std::size_t)> work = [&](std::size_t place) {
     return read_one(reading, chunks[place]);
@@ -74,8 +68,8 @@ Task<void> read_from(os::FileSystem& file_system, std::vector<storage::ShardPlac
 
 Task<Excerpt> StoredShards::look(std::uint32_t rank, std::vector<std::string> names) {
   std::vector<Error> errors;
-  for (const storage::StepCopy& copy : copies_) {
-    auto found = co_await storage::find_tensors(files_, copy.directory, copy.manifest, rank, names);
+  for (const storage::OpenStep& copy : copies_) {
+    auto found = co_await storage::find_tensors(copy, rank, names);
     if (!found) {
       errors.push_back(std::move(found).error());
       continue;
@@ -90,17 +84,15 @@ Task<Excerpt> StoredShards::look(std::uint32_t rank, std::vector<std::string> na
 }
 
 Task<std::shared_ptr<const format::ShardRecord>> StoredShards::whole_record(std::uint32_t rank) {
-  auto record = co_await storage::read_record_of(files_, copies_, rank);
+  auto record = co_await storage::read_record(copies_, rank);
   co_return record;
 }
 
 Task<void> StoredShards::read(std::shared_ptr<const format::ShardRecord> record,
                               std::vector<std::size_t> chunks, ChunkSink sink,
                               const storage::TransferHooks& hooks) {
-  const std::uint32_t rank = record->id.rank;
-  CKPT_CO_CHECK(format::shard_of(*copies_.front().manifest, rank));
-  auto read = co_await read_from(files_, storage::places_of(copies_, rank), std::move(record),
-                                 std::move(chunks), std::move(sink), hooks);
+  CKPT_CO_TRY(auto files, co_await storage::open_shard(copies_, std::move(record)));
+  Status read = co_await read_from(std::move(files), std::move(chunks), std::move(sink), hooks);
   co_return read;
 }
 
@@ -108,9 +100,8 @@ Task<void> read_stored_chunks(storage::StepShard shard,
                               std::shared_ptr<const format::ShardRecord> record,
                               std::vector<std::size_t> chunks, ChunkSink sink,
                               const storage::TransferHooks& hooks) {
-  std::vector<storage::ShardPlace> place{std::move(shard.files)};
-  Status read = co_await read_from(shard.site.files(), std::move(place), std::move(record),
-                                   std::move(chunks), std::move(sink), hooks);
+  CKPT_CO_TRY(auto files, co_await storage::open_shard(std::move(shard), std::move(record)));
+  Status read = co_await read_from(std::move(files), std::move(chunks), std::move(sink), hooks);
   co_return read;
 }
 

@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "format/manifest.hpp"
+#include "base/assert.hpp"
 #include "gather/shard_source.hpp"
-#include "os/file_system.hpp"
 #include "storage/open_step.hpp"
 
 namespace ckpt::gather {
@@ -21,17 +20,12 @@ Task<void> read_stored_chunks(storage::StepShard shard,
 
 class StoredShards final : public ShardSource {
  public:
-  StoredShards(os::FileSystem& files, std::string step_directory,
-               std::shared_ptr<const format::Manifest> manifest)
-      : StoredShards(files, std::vector<storage::StepCopy>{
-                                {std::move(step_directory), std::move(manifest)}}) {}
-  explicit StoredShards(const storage::OpenStep& step)
-      : StoredShards(step.site().files(), std::vector<storage::StepCopy>{step.copy()}) {}
-  // Copies of one save; the nearest is first, and there is one.
-  StoredShards(os::FileSystem& files, std::vector<storage::StepCopy> copies)
-      : files_(files), copies_(std::move(copies)) {}
+  explicit StoredShards(const storage::OpenStep& step) : StoredShards(storage::StepCopies{step}) {}
+  explicit StoredShards(storage::StepCopies copies) : copies_(std::move(copies)) {
+    CKPT_ASSERT(!copies_.empty());
+  }
 
-  std::uint32_t shard_count() const override { return copies_.front().manifest->world_size; }
+  std::uint32_t shard_count() const override { return copies_.front().manifest()->world_size; }
   // Reads only the front of the part and the blocks that may have these names.
   Task<Excerpt> look(std::uint32_t rank, std::vector<std::string> names) override;
   Task<std::shared_ptr<const format::ShardRecord>> whole_record(std::uint32_t rank) override;
@@ -40,8 +34,7 @@ class StoredShards final : public ShardSource {
                   const storage::TransferHooks& hooks) override;
 
  private:
-  os::FileSystem& files_;
-  const std::vector<storage::StepCopy> copies_;
+  const storage::StepCopies copies_;
 };
 
 }  // namespace ckpt::gather

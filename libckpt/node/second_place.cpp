@@ -245,7 +245,7 @@ Task<void> SecondPlace::copy(format::StepId at) {
   const storage::Site from = first_.site();
   CKPT_CO_TRY(const auto step, co_await storage::OpenStep::in(from, first_.name_of(at)));
   storage::CopyOrder order;
-  order.source = step.place();
+  order.sources.push_back(step);
   order.manifest = step.manifest();
   CKPT_CO_TRY(format::Timelines timelines,
               co_await storage::load_timelines(from, facts_.shape.run));

@@ -139,8 +139,9 @@ Status check_cancelled(const CopyOrder& order) {
 }
 
 std::vector<StepCopy> sources_of(const CopyOrder& order) {
-  std::vector<StepCopy> sources{{order.source, order.manifest}};
-  sources.insert(sources.end(), order.others.begin(), order.others.end());
+  CKPT_ASSERT(!order.sources.empty());
+  std::vector<StepCopy> sources;
+  for (const OpenStep& each : order.sources) sources.push_back(each.copy());
   return sources;
 }
 
@@ -264,9 +265,9 @@ Task<void> copy_ranks(Site target, const CopyOrder& order, std::string directory
 
 // The source's manifest, once more: the job may have saved the step again.
 Task<std::vector<std::byte>> read_manifest_again(Site target, const CopyOrder& order) {
-  CKPT_CO_TRY(auto text,
-              co_await target.files().read_small(os::join(order.source, format::manifest_name),
-                                                 format::manifest_bytes_max));
+  CKPT_CO_TRY(auto text, co_await target.files().read_small(
+                             os::join(order.sources.front().place(), format::manifest_name),
+                             format::manifest_bytes_max));
   const std::string_view view(reinterpret_cast<const char*>(text.data()), text.size());
   CKPT_CO_TRY(const format::Manifest again, format::parse_manifest(view));
   if (describe(again, {}).digests != describe(*order.manifest, {}).digests) {
@@ -357,7 +358,8 @@ Task<void> after_copying(Site target, const CopyOrder& order, std::string name) 
   event.path = name;
   event.at = order.manifest->at;
   event.bytes = describe(*order.manifest, name).bytes;
-  event.reason = "from " + os::display(order.source);
+  event.reason = "from " + (order.sources.empty() ? order.streamed_from
+                                                  : os::display(order.sources.front().place()));
   const Status logged = co_await record_event(target, std::move(event));
   if (!logged) log_warning("storage: {}", logged.error().message());
   const auto read = co_await read_run_catalog(target);

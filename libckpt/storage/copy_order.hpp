@@ -10,14 +10,16 @@
 #include "format/manifest.hpp"
 #include "format/run_files.hpp"
 #include "storage/member_writer.hpp"
-#include "storage/shard_copies.hpp"
+#include "storage/open_step.hpp"
 
 namespace ckpt::storage {
 
 struct CopyOrder {
-  std::string source;  // The checkpoint's directory, marked (Site::at).
+  // The checkpoint, then the same save elsewhere: damaged Chunks are read there. Empty: its Chunks
+  // are streamed (copy_streamed.hpp).
+  StepCopies sources;
+  std::string streamed_from;  // For people.
   std::shared_ptr<const format::Manifest> manifest;
-  std::vector<StepCopy> others;  // The same save elsewhere: damaged Chunks are read there.
   // The history that lies beside the source; null: there is none, and the copy begins one.
   std::shared_ptr<const format::Timelines> timelines;
   std::uint64_t attempt = 0;           // Random: for the names of temporary files.

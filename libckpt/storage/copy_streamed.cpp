@@ -29,7 +29,7 @@ Task<bool> is_there(Site target, const CopyOrder& order, std::string name) {
   co_return fail(Errc::invalid_argument,
                  fmt::format("copy {} to {}: another checkpoint is there, or something else; it is "
                              "left as it is",
-                             order.source, os::display(target.at(name))));
+                             order.streamed_from, os::display(target.at(name))));
 }
 
 // Of one that was published elsewhere, or will be.
@@ -54,7 +54,7 @@ Task<void> add_own_history(Site target, const CopyOrder& order) {
 Task<Copied> copy_streamed(Site target, CopyOrder order,
                            std::function<Task<ShardStream>(std::uint32_t rank)> shard) {
   CKPT_ASSERT(order.manifest != nullptr);
-  CKPT_ASSERT(order.others.empty());
+  CKPT_ASSERT(order.sources.empty());
   Copied copied;
   copied.name = step_directory_name(order.manifest->at.step);
   CKPT_CO_CHECK(co_await prepare_target(target, order));

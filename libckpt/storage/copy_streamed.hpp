@@ -12,7 +12,7 @@
 
 namespace ckpt::storage {
 
-// `order.source` is its name for people, `order.others` is empty, and the manifest has no files.
+// `order.sources` is empty, and the manifest has no files.
 // `order.done` and `order.is_cancelled` are not called: the streams know. `shard`: of each rank in
 // turn. Errors: invalid_argument (the target is another run's, or has another checkpoint of this
 // step, or another history), exhausted, cancelled, io, and those of the streams. After an error

@@ -1,5 +1,6 @@
 #include "storage/open_step.hpp"
 
+#include "base/assert.hpp"
 #include "storage/catalog.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/part_reader.hpp"
@@ -7,6 +8,17 @@
 namespace ckpt::storage {
 
 using Record = std::shared_ptr<const format::ShardRecord>;
+
+namespace {
+
+std::vector<StepCopy> paths_of(const StepCopies& copies) {
+  CKPT_ASSERT(!copies.empty());
+  std::vector<StepCopy> paths;
+  for (const OpenStep& each : copies) paths.push_back(each.copy());
+  return paths;
+}
+
+}  // namespace
 
 Task<OpenStep> OpenStep::in(Site site, std::string name) {
   StepCopy copy;
@@ -23,6 +35,13 @@ Task<OpenStep> OpenStep::at(Site site) {
   CKPT_CO_TRY(copy.manifest,
               co_await read_manifest_at(site.files(), std::move(itself), site.compute()));
   co_return OpenStep(std::move(site), std::move(copy));
+}
+
+OpenStep OpenStep::known(Site site, std::string_view name,
+                         std::shared_ptr<const format::Manifest> manifest) {
+  CKPT_ASSERT(manifest != nullptr);
+  StepCopy copy{site.at(name), std::move(manifest)};
+  return OpenStep(std::move(site), std::move(copy));
 }
 
 Result<StepShard> shard_of(const OpenStep& step, std::uint32_t rank) {
@@ -47,6 +66,31 @@ Task<void> read_shard(StepShard shard, Record record, std::span<std::byte> targe
 Task<std::shared_ptr<ShardFiles>> open_files(StepShard shard, Record record) {
   auto opened =
       co_await ShardFiles::open(shard.site.files(), std::move(shard.files), std::move(record));
+  co_return opened;
+}
+
+Task<PartExcerpt> find_tensors(OpenStep step, std::uint32_t rank, std::vector<std::string> names) {
+  auto found = co_await find_tensors(step.site().files(), step.place(), step.manifest(), rank,
+                                     std::move(names));
+  co_return found;
+}
+
+Task<Record> read_record(StepCopies copies, std::uint32_t rank) {
+  auto record = co_await read_record_of(copies.front().site().files(), paths_of(copies), rank);
+  co_return record;
+}
+
+Task<std::shared_ptr<ShardCopies>> open_shard(StepCopies copies, Record record) {
+  const std::uint32_t rank = record->id.rank;
+  CKPT_CO_CHECK(format::shard_of(*copies.front().manifest(), rank));
+  auto opened = co_await ShardCopies::open(copies.front().site().files(),
+                                           places_of(paths_of(copies), rank), std::move(record));
+  co_return opened;
+}
+
+Task<std::shared_ptr<ShardCopies>> open_shard(StepShard shard, Record record) {
+  std::vector<ShardPlace> place{std::move(shard.files)};
+  auto opened = co_await ShardCopies::open(shard.site.files(), std::move(place), std::move(record));
   co_return opened;
 }
 

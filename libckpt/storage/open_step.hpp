@@ -7,8 +7,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "format/manifest.hpp"
+#include "storage/part_reader.hpp"
 #include "storage/shard_copies.hpp"
 #include "storage/shard_files.hpp"
 #include "storage/site.hpp"
@@ -21,6 +23,9 @@ class OpenStep {
   static Task<OpenStep> in(Site site, std::string name);
   // The site's directory is itself the step, for readers without a job. Errors: as above.
   static Task<OpenStep> at(Site site);
+  // Its manifest was read before.
+  static OpenStep known(Site site, std::string_view name,
+                        std::shared_ptr<const format::Manifest> manifest);
 
   const Site& site() const { return site_; }
   const std::shared_ptr<const format::Manifest>& manifest() const { return copy_.manifest; }
@@ -43,12 +48,22 @@ struct StepShard {
 // Errors: not_found (no such rank).
 Result<StepShard> shard_of(const OpenStep& step, std::uint32_t rank);
 
-// Errors of all three: those of the functions of the same names that take paths (part_reader.hpp,
-// member_reader.hpp, ShardFiles::open).
+// Errors of all: those of the functions of the same names that take paths (part_reader.hpp,
+// member_reader.hpp, shard_copies.hpp, ShardFiles::open).
 Task<std::shared_ptr<const format::ShardRecord>> read_record(OpenStep step, std::uint32_t rank);
 Task<void> read_shard(StepShard shard, std::shared_ptr<const format::ShardRecord> record,
                       std::span<std::byte> target, TransferHooks hooks);
 Task<std::shared_ptr<ShardFiles>> open_files(StepShard shard,
                                              std::shared_ptr<const format::ShardRecord> record);
+Task<PartExcerpt> find_tensors(OpenStep step, std::uint32_t rank, std::vector<std::string> names);
+
+// Of copies of one save, the nearest first; there is one. What is damaged in one comes from the
+// next.
+using StepCopies = std::vector<OpenStep>;
+Task<std::shared_ptr<const format::ShardRecord>> read_record(StepCopies copies, std::uint32_t rank);
+Task<std::shared_ptr<ShardCopies>> open_shard(StepCopies copies,
+                                              std::shared_ptr<const format::ShardRecord> record);
+Task<std::shared_ptr<ShardCopies>> open_shard(StepShard shard,
+                                              std::shared_ptr<const format::ShardRecord> record);
 
 }  // namespace ckpt::storage

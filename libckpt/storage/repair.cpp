@@ -29,6 +29,8 @@ using ManifestPointer = std::shared_ptr<const format::Manifest>;
 // Lives in repair_checkpoint's frame.
 struct Repair {
   os::FileSystem& files;
+  const std::string directory;         // The checkpoint's, marked (Site::at).
+  const std::string source_directory;  // Its other copy's, marked.
   const RepairOrder order;
   const ManifestPointer manifest;
   const ManifestPointer source;
@@ -36,7 +38,7 @@ struct Repair {
 };
 
 std::string repair_label(const Repair& repair) {
-  return "repair " + os::display(repair.order.directory);
+  return "repair " + os::display(repair.directory);
 }
 
 // Step 1.
@@ -45,7 +47,7 @@ Status check_same(const Repair& repair) {
   if (ours.run == theirs.run && ours.at == theirs.at && ours.digests == theirs.digests) return {};
   return fail(Errc::invalid_argument,
               fmt::format("{} from {}: that is another checkpoint", repair_label(repair),
-                          os::display(repair.order.source)));
+                          os::display(repair.source_directory)));
 }
 
 // The files of one rank in both places; lives in repair_rank's frame.
@@ -65,7 +67,7 @@ Task<void> read_good_chunk(Repair& repair, Rank& rank, std::size_t index,
   }
   if (!rank.other) {
     const ShardPlace place =
-        shard_place(repair.order.source, repair.source->shards[rank.shard.rank]);
+        shard_place(repair.source_directory, repair.source->shards[rank.shard.rank]);
     CKPT_CO_TRY(rank.other, co_await ShardFiles::open(repair.files, place, rank.record));
   }
   Status read = co_await rank.other->read_chunk(index, bytes, hooks);
@@ -116,7 +118,7 @@ Task<void> write_packed(Repair& repair, const format::ManifestShard& shard, std:
                                "checkpoint, and copy the other",
                                repair_label(repair), stored.name));
   }
-  const std::string from = os::join(shard_directory(repair.order.source, other), stored.name);
+  const std::string from = os::join(shard_directory(repair.source_directory, other), stored.name);
   std::string to = repair.replacement.add_member(shard, member);
   Status copied =
       co_await copy_packed(repair.files, from, std::move(to), stored, repair.order.hooks);
@@ -127,7 +129,7 @@ Task<void> write_packed(Repair& repair, const format::ManifestShard& shard, std:
 Task<void> write_part(Repair& repair, const format::ManifestShard& shard) {
   const std::string name = format::part_name(shard.rank);
   const std::string directory =
-      shard_directory(repair.order.source, repair.source->shards[shard.rank]);
+      shard_directory(repair.source_directory, repair.source->shards[shard.rank]);
   CKPT_CO_TRY(auto bytes,
               co_await repair.files.read_small(os::join(directory, name), format::part_bytes_max));
   auto sealed = format::decode_shard_part(bytes, shard.part);
@@ -143,11 +145,11 @@ Task<void> repair_rank(Repair& repair, std::uint32_t number, std::set<std::strin
   const bool is_part_damaged = damaged.contains(format::part_name(number));
   if (is_part_damaged) CKPT_CO_CHECK(co_await write_part(repair, shard));
   Rank rank{shard, {}, {}, {}};
-  const std::string from = is_part_damaged ? repair.order.source : repair.order.directory;
+  const std::string from = is_part_damaged ? repair.source_directory : repair.directory;
   const ManifestPointer& described = is_part_damaged ? repair.source : repair.manifest;
   CKPT_CO_TRY(rank.record, co_await read_record(repair.files, from, described, number));
-  auto own = co_await ShardFiles::open(repair.files, shard_place(repair.order.directory, shard),
-                                       rank.record);
+  auto own =
+      co_await ShardFiles::open(repair.files, shard_place(repair.directory, shard), rank.record);
   if (own) rank.own = std::move(own).value();
   for (std::size_t member = 0; member < shard.files.size(); ++member) {
     if (!damaged.contains(shard.files[member].name)) continue;
@@ -176,10 +178,12 @@ Task<void> write_all_aside(Repair& repair, const CheckpointReport& report) {
 
 }  // namespace
 
-Task<std::vector<std::string>> repair_checkpoint(os::FileSystem& files, RepairOrder order) {
+Task<std::vector<std::string>> repair_checkpoint(StepIn damaged, StepIn copy, RepairOrder order) {
+  os::FileSystem& files = damaged.site.files();
+  const std::string directory = damaged.site.at(damaged.name);
   // Step 1.
   CKPT_CO_TRY(const CheckpointReport report,
-              co_await verify_checkpoint(files, order.directory, order.hooks));
+              co_await verify_checkpoint(files, directory, order.hooks));
   if (report.is_good()) co_return std::vector<std::string>();
   for (const FileReport& file : report.files) {
     if (!file.is_unreadable) continue;
@@ -187,15 +191,16 @@ Task<std::vector<std::string>> repair_checkpoint(os::FileSystem& files, RepairOr
         Errc::unavailable,
         fmt::format("repair {}: nothing is replaced, since {} could not be read, and may "
                     "be good: {}",
-                    os::display(order.directory), file.name, file.problem));
+                    os::display(directory), file.name, file.problem));
   }
-  auto source = co_await read_manifest_at(files, order.source);
+  auto source = co_await read_manifest(copy.site, copy.name);
   if (!source) co_return fail(std::move(source).error());
   // A name that a removal of the checkpoint knows as one of its files.
   const auto turn = static_cast<std::uint32_t>(1 + order.attempt % 1'000'000'000);
-  Replacement::Target target{order.directory, describe(*report.manifest, {}), turn};
+  Replacement::Target target{directory, describe(*report.manifest, {}), turn};
   Replacement replacement(files, std::move(target));
-  Repair repair{files, std::move(order), report.manifest, *source, std::move(replacement)};
+  Repair repair{files,           directory, copy.site.at(copy.name), std::move(order),
+                report.manifest, *source,   std::move(replacement)};
   CKPT_CO_CHECK(check_same(repair));
 
   Status done = co_await write_all_aside(repair, report);
@@ -203,13 +208,6 @@ Task<std::vector<std::string>> repair_checkpoint(os::FileSystem& files, RepairOr
   CKPT_CO_CHECK(co_await repair.replacement.clean_up());
   if (!done) co_return fail(std::move(done).error());
   co_return repair.replacement.names();
-}
-
-Task<std::vector<std::string>> repair_checkpoint(StepIn damaged, StepIn copy, RepairOrder order) {
-  order.directory = damaged.site.at(damaged.name);
-  order.source = copy.site.at(copy.name);
-  auto repaired = co_await repair_checkpoint(damaged.site.files(), std::move(order));
-  co_return repaired;
 }
 
 }  // namespace ckpt::storage

@@ -12,18 +12,21 @@
 #include <string>
 #include <vector>
 
-#include "os/file_system.hpp"
 #include "storage/member_writer.hpp"
 #include "storage/site.hpp"
 
 namespace ckpt::storage {
 
 struct RepairOrder {
-  std::string directory;               // The checkpoint's, marked (Site::at).
-  std::string source;                  // Its other copy's, marked.
   std::uint64_t attempt = 0;           // Random: for the names of files that are written aside.
   std::function<bool()> is_cancelled;  // Asked between Chunks. Empty: never.
   TransferHooks hooks;                 // Of what is read: threads for checksums, bandwidth.
+};
+
+// StepIn: a checkpoint by its name in a site; "." is the site itself.
+struct StepIn {
+  Site site;
+  std::string name;
 };
 
 // Returns the names of the files that were replaced; none: all was well. Errors: those of the
@@ -31,14 +34,6 @@ struct RepairOrder {
 // in the same places, or lacks them); unavailable (some file of it could not be read, which says
 // nothing about its bytes); cancelled, exhausted, io: nothing has changed, except when
 // files were put in their places: then some are repaired.
-Task<std::vector<std::string>> repair_checkpoint(os::FileSystem& files, RepairOrder order);
-
-// StepIn: a checkpoint by its name in a site; "." is the site itself.
-struct StepIn {
-  Site site;
-  std::string name;
-};
-// The same; both directories in the order are set by it.
 Task<std::vector<std::string>> repair_checkpoint(StepIn damaged, StepIn copy, RepairOrder order);
 
 }  // namespace ckpt::storage

@@ -109,6 +109,10 @@ Error lost_history(const std::string& path, const RunCatalog& read) {
                   read.is_history_unreadable ? "make it readable, or " : ""));
 }
 
+Site elsewhere(const Site& site, std::string directory) {
+  return Site(site.files(), site.clock(), std::move(directory), site.compute());
+}
+
 struct Below {
   FoundRuns found;
   std::size_t visited = 0;
@@ -116,9 +120,9 @@ struct Below {
 };
 
 // Hidden directories are somebody's own business.
-Task<void> look_below(os::FileSystem& files, Clock& clock, std::string path, std::string shown,
-                      int depth, Below& below) {
-  CKPT_CO_TRY(const auto entries, co_await files.list(path));
+Task<void> look_below(Site site, std::string shown, int depth, Below& below) {
+  const std::string& path = site.directory();
+  CKPT_CO_TRY(const auto entries, co_await site.files().list(path));
   for (const os::DirectoryEntry& entry : entries) {
     if (entry.kind != os::EntryKind::directory || entry.name.starts_with('.')) continue;
     if (parse_step_directory(entry.name)) continue;  // No run lies in a checkpoint.
@@ -128,8 +132,8 @@ Task<void> look_below(os::FileSystem& files, Clock& clock, std::string path, std
                                  os::display(path), search_directories_max));
     const std::string directory = os::join(path, entry.name);
     const std::string name = shown.empty() ? entry.name : os::join(shown, entry.name);
-    const Site site(files, clock, directory);
-    auto read = co_await read_run_catalog(site);
+    const Site inner = elsewhere(site, directory);
+    auto read = co_await read_run_catalog(inner);
     if (!read) {
       below.found.unreadable.push_back(fmt::format("{}: {}", name, read.error().message()));
       below.found.unreadable_below.push_back(directory);
@@ -138,7 +142,7 @@ Task<void> look_below(os::FileSystem& files, Clock& clock, std::string path, std
     const bool is_one = is_run(*read);
     if (is_one) below.found.runs.push_back({name, directory, std::move(*read)});
     if ((is_one && !below.goes_into_runs) || depth == search_depth_max) continue;
-    CKPT_CO_CHECK(co_await look_below(files, clock, directory, name, depth + 1, below));
+    CKPT_CO_CHECK(co_await look_below(inner, name, depth + 1, below));
   }
   co_return Status();
 }
@@ -179,7 +183,7 @@ Result<Candidates> among_runs(const std::string& path, const FoundRuns& found) {
 
 // Either place may know alone which steps were abandoned: the first one may be new, and the second
 // one behind.
-Task<void> mark_by_both(os::FileSystem& files, Clock& clock, std::vector<FoundRun>& runs) {
+Task<void> mark_by_both(Site site, std::vector<FoundRun>& runs) {
   if (runs.size() != 2) co_return Status();
   if (!runs[0].read.run || !runs[1].read.run) co_return Status();
   const format::RunId run = *runs[0].read.run;
@@ -188,9 +192,10 @@ Task<void> mark_by_both(os::FileSystem& files, Clock& clock, std::vector<FoundRu
                    fmt::format("look for a checkpoint: {} and {} hold different runs",
                                runs[0].directory, runs[1].directory));
   }
-  const Site first(files, clock, runs[0].directory), second(files, clock, runs[1].directory);
-  CKPT_CO_TRY(const format::Timelines one, co_await load_timelines(first, run));
-  CKPT_CO_TRY(const format::Timelines other, co_await load_timelines(second, run));
+  CKPT_CO_TRY(const format::Timelines one,
+              co_await load_timelines(elsewhere(site, runs[0].directory), run));
+  CKPT_CO_TRY(const format::Timelines other,
+              co_await load_timelines(elsewhere(site, runs[1].directory), run));
   CKPT_CO_TRY(const format::Timelines both, merge(one, other));
   for (FoundRun& found : runs) {
     for (Checkpoint& checkpoint : found.read.catalog.checkpoints)
@@ -201,11 +206,11 @@ Task<void> mark_by_both(os::FileSystem& files, Clock& clock, std::vector<FoundRu
 }
 
 // A place that cannot be read is named, and the other one is used.
-Task<FoundRuns> find_in_places(os::FileSystem& files, Clock& clock, Places places) {
+Task<FoundRuns> find_in_places(Site site, Places places) {
   FoundRuns found;
   std::optional<Error> first_error;
   for (const std::string& directory : places.directories()) {
-    auto read = co_await read_run_catalog(Site(files, clock, directory));
+    auto read = co_await read_run_catalog(elsewhere(site, directory));
     if (read) {
       found.runs.push_back({"", directory, std::move(*read)});
     } else {
@@ -216,7 +221,7 @@ Task<FoundRuns> find_in_places(os::FileSystem& files, Clock& clock, Places place
   }
   if (found.runs.empty() && found.failure) first_error = found.failure;
   if (found.runs.empty()) co_return fail(std::move(*first_error).context("look for a checkpoint"));
-  const auto marked = co_await mark_by_both(files, clock, found.runs);
+  const auto marked = co_await mark_by_both(site, found.runs);
   if (marked) co_return found;
   if (marked.error().code() == Errc::invalid_argument) co_return fail(Error(marked.error()));
   for (FoundRun& run : found.runs) note_problem(run.read, marked.error());
@@ -260,11 +265,11 @@ Result<Candidates> among_places(const std::string& path, FoundRuns found) {
 }
 
 // Whether it is no newer than `best`, or a restore has abandoned it, as far as its manifest says.
-Task<bool> is_outdated(os::FileSystem& files, Clock& clock, std::string directory, Step best) {
-  CKPT_CO_TRY(const auto manifest, co_await read_manifest_at(files, directory));
+Task<bool> is_outdated(Site site, std::string directory, Step best) {
+  CKPT_CO_TRY(const auto manifest, co_await read_manifest_at(site.files(), directory));
   if (manifest->at.step <= best) co_return true;
   const std::string path = os::display(directory);
-  const Site run(files, clock, path.substr(0, path.rfind('/')));
+  const Site run = elsewhere(site, path.substr(0, path.rfind('/')));
   CKPT_CO_TRY(const auto timelines, co_await load_timelines(run, manifest->run));
   co_return format::is_abandoned(timelines.history, manifest->at);
 }
@@ -282,43 +287,42 @@ std::string describe_passed_over(const std::vector<std::string>& passed_over) {
   return text;
 }
 
-Task<FoundRuns> find_runs(os::FileSystem& files, Clock& clock, std::string path) {
-  CKPT_CO_TRY(Places places, parse_places(path));
+Task<FoundRuns> find_runs(Site site) {
+  CKPT_CO_TRY(Places places, parse_places(site.directory()));
   if (places.second) {
-    auto both = co_await find_in_places(files, clock, std::move(places));
+    auto both = co_await find_in_places(site, std::move(places));
     co_return both;
   }
-  const Site site(files, clock, path);
   auto read = co_await read_run_catalog(site);
   if (!read) co_return fail(std::move(read).error().context("look for a checkpoint"));
   Below below;
   if (is_run(*read)) {
-    below.found.runs.push_back({"", path, std::move(*read)});
+    below.found.runs.push_back({"", site.directory(), std::move(*read)});
   } else {
-    CKPT_CO_CHECK(co_await look_below(files, clock, path, "", 1, below));
+    CKPT_CO_CHECK(co_await look_below(site, "", 1, below));
   }
   co_return std::move(below.found);
 }
 
-Task<FoundRuns> find_runs_everywhere(os::FileSystem& files, Clock& clock, std::string path) {
-  CKPT_CO_TRY(const Places places, parse_places(path));
+Task<FoundRuns> find_runs_everywhere(Site site) {
+  CKPT_CO_TRY(const Places places, parse_places(site.directory()));
   if (places.second) {
-    auto both = co_await find_runs(files, clock, std::move(path));
+    auto both = co_await find_runs(site);
     co_return both;
   }
-  const Site site(files, clock, path);
   auto read = co_await read_run_catalog(site);
   if (!read) co_return fail(std::move(read).error().context("look for a checkpoint"));
   const bool is_one = is_run(*read);
   Below below;
   below.goes_into_runs = true;
-  if (is_one) below.found.runs.push_back({"", path, std::move(*read)});
-  Status looked = co_await look_below(files, clock, path, "", 1, below);
+  if (is_one) below.found.runs.push_back({"", site.directory(), std::move(*read)});
+  Status looked = co_await look_below(site, "", 1, below);
   if (!looked && !is_one) co_return fail(std::move(looked).error());
   co_return std::move(below.found);  // A run that was named is there in any case.
 }
 
-Task<Candidates> find_candidates(os::FileSystem& files, Clock& clock, std::string path) {
+Task<Candidates> find_candidates(Site site) {
+  const std::string& path = site.directory();
   if (path.starts_with("memory:"))  // Else a trainer finds no such directory, and begins anew.
     co_return fail(Errc::invalid_argument,
                    fmt::format("look for a checkpoint in {}: only `ckpt` reads a step in memory by "
@@ -327,22 +331,21 @@ Task<Candidates> find_candidates(os::FileSystem& files, Clock& clock, std::strin
   Candidates candidates;
   CKPT_CO_TRY(Places places, parse_places(path));
   if (places.second) {
-    CKPT_CO_TRY(FoundRuns both, co_await find_in_places(files, clock, std::move(places)));
+    CKPT_CO_TRY(FoundRuns both, co_await find_in_places(site, std::move(places)));
     co_return among_places(path, std::move(both));
   }
-  const auto itself = co_await read_manifest_at(files, os::join(path, "."));
+  const auto itself = co_await read_manifest(site, ".");
   if (itself) {
     candidates.directories = {path};
     co_return candidates;
   }
   if (itself.error().code() != Errc::not_found) co_return fail(itself.error());
-  CKPT_CO_TRY(const FoundRuns found, co_await find_runs(files, clock, path));
+  CKPT_CO_TRY(const FoundRuns found, co_await find_runs(site));
   const bool is_one = found.runs.size() == 1 && found.runs.front().name.empty();
   if (!is_one) co_return among_runs(path, found);
   const RunCatalog& read = found.runs.front().read;
   if (has_lost_history(read)) co_return fail(lost_history(path, read));
   CKPT_CO_CHECK(refuse_older_than_unreadable(path, read.catalog, {}));
-  const Site site(files, clock, path);
   for (const Checkpoint& checkpoint : living(read.catalog))
     candidates.directories.push_back(site.at(checkpoint.name));
   if (candidates.directories.empty()) co_return fail(nothing_to_restore(path, read.catalog));
@@ -351,26 +354,26 @@ Task<Candidates> find_candidates(os::FileSystem& files, Clock& clock, std::strin
   co_return candidates;
 }
 
-Task<bool> has_newer_damage(os::FileSystem& files, Clock& clock, Candidates found) {
+Task<bool> has_newer_damage(Site site, Candidates found) {
   const auto best = parse_step_directory(os::file_name(found.directories.front()));
   for (const std::string& directory : found.damaged) {
     const auto parsed = parse_step_directory(os::file_name(directory));
     if (!best || !parsed || parsed->step <= best->step) continue;
-    const auto outdated = co_await is_outdated(files, clock, directory, best->step);
+    const auto outdated = co_await is_outdated(site, directory, best->step);
     if (!outdated || !*outdated) co_return true;
   }
   co_return false;
 }
 
-Task<FoundCheckpoint> find_checkpoint(os::FileSystem& files, Clock& clock, std::string path) {
-  CKPT_CO_TRY(Candidates candidates, co_await find_candidates(files, clock, path));
+Task<FoundCheckpoint> find_checkpoint(Site site) {
+  CKPT_CO_TRY(Candidates candidates, co_await find_candidates(site));
   FoundCheckpoint found;
   found.directory = std::move(candidates.directories.front());
   found.passed_over = std::move(candidates.passed_over);
   // A path that is a checkpoint itself may be a link; nothing below it may be one.
-  const bool is_itself = found.directory == path;
-  const std::string directory = is_itself ? os::join(path, ".") : found.directory;
-  CKPT_CO_TRY(found.manifest, co_await read_manifest_at(files, directory));
+  const bool is_itself = found.directory == site.directory();
+  const std::string directory = is_itself ? site.at(".") : found.directory;
+  CKPT_CO_TRY(found.manifest, co_await read_manifest_at(site.files(), directory));
   co_return found;
 }
 

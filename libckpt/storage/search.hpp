@@ -4,6 +4,8 @@
 // newest checkpoint counts that is whole and that no restore has abandoned; among several runs,
 // the one that was published last. Two places of one run (places.hpp) are searched together: a step
 // that both have counts once, and is read from the first, or else from the second.
+//
+// The path is the directory of the Site, in all that follows.
 #pragma once
 
 #include <memory>
@@ -12,10 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.hpp"
 #include "format/manifest.hpp"
-#include "os/file_system.hpp"
 #include "storage/run_catalog.hpp"
+#include "storage/site.hpp"
 
 namespace ckpt::storage {
 
@@ -39,11 +40,11 @@ struct FoundRuns {
 // The run whose directory the path is, or all runs below it, by name; of two places, the run of
 // both. Errors: not_found (no such directory), invalid_argument (the places are of different runs),
 // exhausted (too many directories below it), io.
-Task<FoundRuns> find_runs(os::FileSystem& files, Clock& clock, std::string path);
+Task<FoundRuns> find_runs(Site site);
 
 // The same, and also the runs below a run: somebody may have copied one into the other's directory,
 // where a search for the best checkpoint does not look. `runs` has the run itself first.
-Task<FoundRuns> find_runs_everywhere(os::FileSystem& files, Clock& clock, std::string path);
+Task<FoundRuns> find_runs_everywhere(Site site);
 
 struct Candidates {
   std::vector<std::string> directories;  // The best first; never empty.
@@ -58,11 +59,11 @@ struct Candidates {
 // Errors: not_found (says what was there instead), corruption (everything there is damaged, or the
 // history of restores is), exhausted (too many directories below the path), io (also where a step
 // that is newer than all others could not be read).
-Task<Candidates> find_candidates(os::FileSystem& files, Clock& clock, std::string path);
+Task<Candidates> find_candidates(Site site);
 
 // Whether something newer than the first of them is damaged, and no restore has abandoned it.
 // Errors: none.
-Task<bool> has_newer_damage(os::FileSystem& files, Clock& clock, Candidates found);
+Task<bool> has_newer_damage(Site site, Candidates found);
 
 struct FoundCheckpoint {
   std::string directory;
@@ -71,7 +72,7 @@ struct FoundCheckpoint {
 };
 
 // The first of them. Errors: as find_candidates.
-Task<FoundCheckpoint> find_checkpoint(os::FileSystem& files, Clock& clock, std::string path);
+Task<FoundCheckpoint> find_checkpoint(Site site);
 
 // One line: "passed over: A; B"; empty for none.
 std::string describe_passed_over(const std::vector<std::string>& passed_over);

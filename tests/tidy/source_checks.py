@@ -55,7 +55,8 @@ def floors(tree):
 _STORED_NAMES = re.compile(
     r"\b(attempt_path|path_in_attempt|work_directory_name|parse_work_directory|"
     r"parse_step_directory|step_directory_name|shard_directory|shard_place|part_name|"
-    r"manifest_name)\b|storage/(step_directory|attempt)\.hpp|site(\(\))?\.objects\(")
+    r"manifest_name|read_manifest_at|StepCopy|read_record_of|read_part_of)\b|"
+    r"storage/(step_directory|attempt|part_reader|shard_copies)\.hpp|site(\(\))?\.objects\(")
 _STORES = ("storage", "format")
 
 

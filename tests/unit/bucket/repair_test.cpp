@@ -56,12 +56,14 @@ class RepairScene : public CopyInBucket {
     changed[changed.size() - from_end] ^= 1;
     write(site, name, changed);
   }
+  Result<Names> run_repair(storage::RepairOrder order) {
+    const storage::StepIn damaged{source, "step-000000002"}, copy{target, "step-000000002"};
+    return run(storage::repair_checkpoint(damaged, copy, std::move(order)));
+  }
   Result<Names> try_repair() {
     storage::RepairOrder order;
-    order.directory = source.at("step-000000002");
-    order.source = target.at("step-000000002");
     order.attempt = ++attempts;
-    return run(storage::repair_checkpoint(*all, order));
+    return run_repair(std::move(order));
   }
   bool is_good() {
     const auto report = run(storage::verify_checkpoint(*all, source.at("step-000000002")));
@@ -196,9 +198,8 @@ TEST_CASE_METHOD(RepairScene, "repair: another checkpoint is no source", "[unit]
   make_copies("/scratch/job", "/scratch/copy");
   flip(source, member, 1);
   storage::RepairOrder order;
-  order.directory = source.at("step-000000002");
-  order.source = source.at("step-000000001");
-  const auto repaired = run(storage::repair_checkpoint(*all, order));
+  const storage::StepIn damaged{source, "step-000000002"}, other{source, "step-000000001"};
+  const auto repaired = run(storage::repair_checkpoint(damaged, other, order));
   REQUIRE_FALSE(repaired);
   CHECK(repaired.error().code() == Errc::invalid_argument);
 }
@@ -262,14 +263,12 @@ TEST_CASE_METHOD(RepairScene, "repair: it asks before it moves bytes, and ends w
     asked = 0;
     allowed = bytes;
     storage::RepairOrder order;
-    order.directory = source.at("step-000000002");
-    order.source = target.at("step-000000002");
     order.attempt = ++attempts;
     order.hooks.before_transfer = [&](std::uint64_t more) {
       asked += more;
       return answer_to(asked <= allowed);
     };
-    return run(storage::repair_checkpoint(*all, std::move(order)));
+    return run_repair(std::move(order));
   };
   REQUIRE(repair_within(UINT64_MAX));
   const std::uint64_t verified = asked;

@@ -99,8 +99,7 @@ class ImportScene {
     const std::string path = given.to + "/" + storage::step_directory_name(Step{step});
     const auto report = workplace.run(storage::verify_checkpoint(workplace.files(), path));
     REQUIRE((report && report->is_good()));
-    const auto opened =
-        workplace.run(open_stored_step(workplace.files(), workplace.clock(), given.to));
+    const auto opened = workplace.run(open_stored_step(workplace.site(given.to)));
     REQUIRE(opened);
     const auto record = workplace.run((*opened)->shards->whole_record(0));
     REQUIRE(record);
@@ -319,7 +318,8 @@ TEST_CASE("import: whichever operation fails, no half checkpoint stays", "[unit]
     const auto published = scene.run(write_import(site, source, order));
     scene.disk.set_hook(nullptr);
     CAPTURE(failing);
-    const auto found = scene.run(storage::find_checkpoint(scene.files, scene.clock, to));
+    const auto found =
+        scene.run(storage::find_checkpoint(storage::Site(scene.files, scene.clock, to)));
     if (published) CHECK(found);
     if (!found) continue;
     const auto report = scene.run(storage::verify_checkpoint(scene.files, found->directory));

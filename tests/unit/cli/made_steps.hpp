@@ -128,7 +128,7 @@ class MadeSteps : public test::StorageFixture {
     return "/scratch/job/" + storage::step_directory_name(Step{step});
   }
   std::shared_ptr<StoredStep> open_step(const std::string& path) {
-    auto opened = run(open_stored_step(files, clock, path));
+    auto opened = run(open_stored_step(storage::Site(files, clock, path)));
     REQUIRE((opened ? "" : opened.error().message()) == "");
     return *opened;
   }

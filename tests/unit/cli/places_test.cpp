@@ -18,8 +18,8 @@ struct Both : StoredRun {
     save(1);
     save(2);
     storage::CopyOrder order;
-    order.source = site().at("step-000000002");
-    order.manifest = must(workplace.run(storage::read_manifest(site(), "step-000000002")));
+    order.sources.push_back(must(workplace.run(storage::OpenStep::in(site(), "step-000000002"))));
+    order.manifest = order.sources.front().manifest();
     order.timelines = std::make_shared<const format::Timelines>(
         must(workplace.run(storage::load_timelines(site(), test::test_run))));
     const storage::Site target(workplace.files(), workplace.clock(), far);

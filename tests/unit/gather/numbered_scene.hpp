@@ -104,11 +104,14 @@ class Scene : public test::StorageFixture {
     REQUIRE((published ? "" : published.error().message()) == "");
   }
   std::string step_path() { return site.at(catalog().checkpoints.back().name); }
+  storage::OpenStep open_step() {
+    auto opened = run(storage::OpenStep::in(site, catalog().checkpoints.back().name));
+    REQUIRE((opened ? "" : opened.error().message()) == "");
+    return std::move(*opened);
+  }
   // The newest one; lives until the next call.
   StoredShards& source() {
-    auto manifest = run(storage::read_manifest_at(files, step_path()));
-    REQUIRE((manifest ? "" : manifest.error().message()) == "");
-    source_ = std::make_unique<StoredShards>(files, step_path(), *manifest);
+    source_ = std::make_unique<StoredShards>(open_step());
     return *source_;
   }
 
@@ -120,9 +123,8 @@ class Scene : public test::StorageFixture {
     wanted.want = {want.name, DType::u32, want.shape, want.region, want.order};
     wanted.target = std::as_writable_bytes(std::span(target));
     wanted.also = std::move(also);
-    CKPT_TRY(const auto manifest, run(storage::read_manifest_at(files, step_path())));
     const storage::TransferHooks hooks;
-    StoredShards source(files, step_path(), manifest);
+    StoredShards source(open_step());
     CKPT_CHECK(run(read_pieces(source, reader, {{wanted}, {}}, hooks)));
     return target;
   }

@@ -4,6 +4,7 @@
 //         the newest step.
 #include <nlohmann/json.hpp>
 
+#include "format/run_files.hpp"
 #include "unit/node/two_steps.hpp"
 
 namespace ckpt::node {

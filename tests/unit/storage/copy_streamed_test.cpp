@@ -42,7 +42,7 @@ class StreamedScene : public StorageFixture {
     manifest->at = at;
     for (std::uint32_t rank = 0; rank < world_size; ++rank)
       manifest->shards[rank].record_digest = format::digest_of(*make_rank(at, rank).record);
-    order.source = "memory:job/step";
+    order.streamed_from = "memory:job/step";
     order.manifest = std::move(manifest);
     order.timelines = std::make_shared<const format::Timelines>(timelines);
     order.attempt = ++attempts;

@@ -50,7 +50,8 @@ class CopyScene : public StorageFixture {
   }
   // As a restore without a daemon finds it; every byte is compared.
   std::uint64_t newest_in_target() {
-    const auto found = run(storage::find_checkpoint(files, clock, target.directory()));
+    const auto found =
+        run(storage::find_checkpoint(storage::Site(files, clock, target.directory())));
     REQUIRE((found ? "" : found.error().message()) == "");
     const std::string name(os::file_name(found->directory));
     REQUIRE(run(check_content(target, storage::describe(*found->manifest, name))).has_value());
@@ -242,8 +243,7 @@ TEST_CASE_METHOD(CopyScene, "copy: what is damaged in the source is read from it
   REQUIRE(disk.exists(source + "rank-00000" + end));
   const auto copied_together = [&](const std::string& to) {
     storage::CopyOrder order = order_of(3);
-    order.others = {
-        {target.at("step-000000003"), *run(storage::read_manifest(target, "step-000000003"))}};
+    order.sources.push_back(*run(storage::OpenStep::in(target, "step-000000003")));
     const storage::Site third(files, clock, to);
     const auto copied = run(storage::copy_checkpoint(third, std::move(order)));
     if (!copied) return copied.error().message();
@@ -264,8 +264,7 @@ TEST_CASE_METHOD(CopyScene, "copy: a copy that could not be read may be good", "
   must_copy(2);
   disk.flip("/scratch/job/step-000000002/rank-00000.safetensors", 4200, 1);
   storage::CopyOrder order = order_of(2);
-  order.others = {
-      {target.at("step-000000002"), *run(storage::read_manifest(target, "step-000000002"))}};
+  order.sources.push_back(*run(storage::OpenStep::in(target, "step-000000002")));
   disk.set_hook([](std::string_view, const std::string& path) {
     return path.ends_with("/copy/step-000000002/rank-00000.safetensors") ? EACCES : 0;
   });

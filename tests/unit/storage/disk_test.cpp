@@ -106,12 +106,12 @@ void check_round_trip(std::unique_ptr<os::FileSystem> made) {
   timelines.run = test_run;
   timelines.history = {{1, {}}, {2, {}}};
   REQUIRE(scene.run(storage::store_timelines(site, timelines, 1)).has_value());
-  const auto found =
-      scene.run(storage::find_checkpoint(*scene.files, *scene.clock, scene.root + "/link/job"));
+  const auto found = scene.run(storage::find_checkpoint(
+      storage::Site(*scene.files, *scene.clock, scene.root + "/link/job")));
   REQUIRE(found.has_value());
   REQUIRE(found->manifest->at == step_id(2, 2));
   const auto by_name = scene.run(storage::find_checkpoint(
-      *scene.files, *scene.clock, scene.root + "/link/job/step-000000002/"));
+      storage::Site(*scene.files, *scene.clock, scene.root + "/link/job/step-000000002/")));
   REQUIRE(by_name.has_value());
 }
 

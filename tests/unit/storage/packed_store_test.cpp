@@ -200,8 +200,8 @@ TEST_CASE_METHOD(PackedScene, "packed: a copy has the files as they are", "[unit
   save_packed(step_id(7));
   const std::string name = storage::step_directory_name(Step{7});
   storage::CopyOrder order;
-  order.source = site.at(name);
   order.manifest = manifest(name);
+  order.sources.push_back(storage::OpenStep::known(site, name, order.manifest));
   order.attempt = ++attempts;
   disk.put_directory("/scratch/other");
   const storage::Site target(files, clock, "/scratch/other");

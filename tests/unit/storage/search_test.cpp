@@ -33,13 +33,13 @@ class SearchScene : public StorageFixture {
     return site;
   }
   storage::Candidates must_find(const std::string& path) {
-    auto found = run(storage::find_candidates(files, clock, path));
+    auto found = run(storage::find_candidates(storage::Site(files, clock, path)));
     REQUIRE((found ? "" : found.error().message()) == "");
     return *found;
   }
   // The checkpoint that is taken, and those that were passed over.
   std::string taken(const std::string& path) {
-    const auto found = run(storage::find_checkpoint(files, clock, path));
+    const auto found = run(storage::find_checkpoint(storage::Site(files, clock, path)));
     if (!found) return found.error().message();
     REQUIRE(found->manifest != nullptr);
     return os::display(found->directory) + " " + storage::describe_passed_over(found->passed_over);
@@ -66,11 +66,12 @@ TEST_CASE_METHOD(SearchScene, "search: among several runs the one published last
   CHECK(must_find("/runs").directories.size() == 3);
   CHECK(taken("/runs/deep") == "/runs/deep/er/b/step-000000004 ");
   CHECK_THAT(taken("/runs/empty"), Contains("no complete checkpoint in /runs/empty, nor in"));
-  CHECK(run(storage::find_candidates(files, clock, "/runs/empty")).error().code() ==
+  CHECK(run(storage::find_candidates(storage::Site(files, clock, "/runs/empty"))).error().code() ==
         Errc::not_found);
-  CHECK(run(storage::find_candidates(files, clock, "/nowhere")).error().code() == Errc::not_found);
+  CHECK(run(storage::find_candidates(storage::Site(files, clock, "/nowhere"))).error().code() ==
+        Errc::not_found);
   // Else a load "if there is one" would begin anew.
-  CHECK(run(storage::find_candidates(files, clock, "memory:job")).error().code() ==
+  CHECK(run(storage::find_candidates(storage::Site(files, clock, "memory:job"))).error().code() ==
         Errc::invalid_argument);
 }
 
@@ -106,7 +107,7 @@ TEST_CASE_METHOD(SearchScene, "search: checkpoints passed over are named with th
       return path == "/runs/b/.libckpt/timelines.json" ? EACCES : 0;
     });
     CHECK_THAT(taken("/runs"), Contains("b: the history of its timelines cannot be read: "));
-    const auto refused = run(storage::find_candidates(files, clock, "/runs/b"));
+    const auto refused = run(storage::find_candidates(storage::Site(files, clock, "/runs/b")));
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code() == Errc::io);
     CHECK_THAT(refused.error().text(), Contains("as user id ") && Contains("make it readable") &&
@@ -118,7 +119,8 @@ TEST_CASE_METHOD(SearchScene, "search: checkpoints passed over are named with th
   SECTION("all there is") {
     for (const char* path : {"/runs/a", "/runs/b"})
       disk.flip(std::string(path) + "/.libckpt/timelines.json", 5, 0);
-    CHECK(run(storage::find_candidates(files, clock, "/runs")).error().code() == Errc::corruption);
+    CHECK(run(storage::find_candidates(storage::Site(files, clock, "/runs"))).error().code() ==
+          Errc::corruption);
   }
 }
 

@@ -105,7 +105,8 @@ inline storage::CopyOrder copy_order(const storage::Site& source,
                                      const format::Timelines& timelines, std::uint64_t attempt,
                                      CopyCounts& counts) {
   storage::CopyOrder order;
-  order.source = source.at(storage::step_directory_name(manifest->at.step));
+  const std::string name = storage::step_directory_name(manifest->at.step);
+  order.sources.push_back(storage::OpenStep::known(source, name, manifest));
   order.manifest = std::move(manifest);
   order.timelines = std::make_shared<const format::Timelines>(timelines);
   order.attempt = attempt;

@@ -33,8 +33,8 @@ class TwoPlaces : public StorageFixture {
   std::string copy(std::uint64_t step, std::function<Task<void>(std::uint64_t)> before = {}) {
     storage::CopyOrder order;
     const std::string name = storage::step_directory_name(Step{step});
-    order.source = site.at(name);
-    order.manifest = *run(storage::read_manifest(site, name));
+    order.sources.push_back(*run(storage::OpenStep::in(site, name)));
+    order.manifest = order.sources.front().manifest();
     order.timelines = std::make_shared<const format::Timelines>(timelines);
     order.attempt = ++attempts;
     order.hooks.before_transfer = std::move(before);
@@ -43,7 +43,7 @@ class TwoPlaces : public StorageFixture {
     return copied ? "" : copied.error().message();
   }
   std::string taken() {
-    const auto found = run(storage::find_checkpoint(files, clock, both));
+    const auto found = run(storage::find_checkpoint(storage::Site(files, clock, both)));
     return found ? os::display(found->directory) : found.error().message();
   }
 
@@ -57,7 +57,7 @@ TEST_CASE_METHOD(TwoPlaces, "two places: a step of both is taken from the first"
                  "[unit][storage]") {
   REQUIRE(copy(2).empty());
   REQUIRE(copy(3).empty());
-  const auto found = run(storage::find_candidates(files, clock, both));
+  const auto found = run(storage::find_candidates(storage::Site(files, clock, both)));
   REQUIRE(found.has_value());
   std::vector<std::string> directories;
   for (const std::string& directory : found->directories)
@@ -98,11 +98,12 @@ TEST_CASE_METHOD(TwoPlaces, "two places: one that cannot be read does not count 
   for (const char* path : {"/scratch/none, /scratch/file", "/scratch/file, /scratch/none",
                            "/scratch/empty, /scratch/file"}) {
     INFO(path);
-    const auto found = run(storage::find_checkpoint(files, clock, path));
+    const auto found = run(storage::find_checkpoint(storage::Site(files, clock, path)));
     REQUIRE_FALSE(found);
     CHECK(found.error().code() != Errc::not_found);
   }
-  const auto nowhere = run(storage::find_checkpoint(files, clock, "/scratch/none, /scratch/empty"));
+  const auto nowhere =
+      run(storage::find_checkpoint(storage::Site(files, clock, "/scratch/none, /scratch/empty")));
   REQUIRE_FALSE(nowhere);
   CHECK(nowhere.error().code() == Errc::not_found);
 }

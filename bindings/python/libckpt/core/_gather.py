@@ -241,7 +241,7 @@ def _candidates(path):
     living = [each for each in found if not each["is_abandoned"]]
     if history_lost and found:
         return {"failure": ["Corruption", f"restore from {path}: the history of its timelines is "
-                            f"lost ({history_lost}): name the checkpoint itself"]}  # fmt: skip
+                            f"not known ({history_lost}): name the checkpoint itself"]}  # fmt: skip
     if not living:
         kind = "Corruption" if damage else "NotFound"
         return {"failure": [kind, "; ".join([f"no complete checkpoint in {path}", *damage])]}
