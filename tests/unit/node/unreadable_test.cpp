@@ -29,7 +29,7 @@ struct Refusal {
   }
   void refuse_history(int error) {
     disk.set_hook([error](std::string_view verb, const std::string& path) {
-      return path == history_of_job && verb == "read_small" ? error : 0;
+      return path == history_of_job && verb == "read" ? error : 0;
     });
   }
   test::MemoryDisk disk;
