@@ -106,11 +106,7 @@ TEST_CASE_METHOD(StepsInBucket, "bucket: a run that was copied to a disk is prun
                  "[unit][bucket]") {
   open();
   must_save(step_id(7));
-  must(storage::publish(site, [&] {
-    storage::PublishOrder order = must_write(step_id(8), 1);
-    order.turns = {1, 1};
-    return order;
-  }()));
+  must(storage::publish(site, must_write(step_id(8), 1)));
   MemoryDisk disk(1);
   for (const auto& [key, content] : server.objects) disk.put("/" + key, content);
   MemoryFileSystem local(disk);
