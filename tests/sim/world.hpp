@@ -169,6 +169,7 @@ class World final : public Oracle {
   std::map<std::uint64_t, Group> groups_;
   std::map<std::uint64_t, Step> came_to_;  // By timeline: the newest that a trainer came to.
   std::map<std::uint64_t, std::optional<format::StepId>> began_history_;  // Likewise: its base.
+  std::map<format::StepId, Step> counted_as_lost_;  // By restored step: the newest that may be.
   std::uint64_t skip_one_in_ = 0;
 
   // The promises.
@@ -191,7 +192,6 @@ class World final : public Oracle {
   bool durable_is_demanded_ = false;    // By the next restore.
   std::set<format::StepId> abandoned_;  // Steps that a restore went back behind.
   std::set<format::StepId> given_up_;   // As trainers heard.
-
   std::set<std::pair<std::uint64_t, format::StepId>> skipped_;  // By launch.
   std::uint64_t memory_disturbed_in_ = 0;  // The last launch in which memory was lost or damaged.
   bool is_training_paused_ = false;

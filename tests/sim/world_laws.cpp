@@ -49,7 +49,9 @@ void World::check_newest_seen(const control::Begun& begun) {
     if (timeline != begun.timeline) history.push_back({timeline, restored});
   began_history_[begun.timeline] = begun.restored;
   if (!begun.newest_seen || !begun.restored) return;
-  Step newest = begun.restored->step;
+  // Trainers that restore the same step again, with no step between, have lost the same.
+  Step& newest = counted_as_lost_[*begun.restored];
+  newest = std::max(newest, begun.restored->step);
   for (const auto& [timeline, step] : came_to_) {
     const bool was_lost_before =
         !options_.is_elastic && agree::is_fenced(history, {timeline, step});
