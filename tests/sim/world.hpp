@@ -169,7 +169,6 @@ class World final : public Oracle {
   std::map<std::uint64_t, Group> groups_;
   std::map<std::uint64_t, Step> came_to_;  // By timeline: the newest that a trainer came to.
   std::map<std::uint64_t, std::optional<format::StepId>> began_history_;  // Likewise: its base.
-  std::map<format::StepId, Step> counted_as_lost_;  // By restored step: the newest that may be.
   std::uint64_t skip_one_in_ = 0;
 
   // The promises.

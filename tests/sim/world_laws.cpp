@@ -42,22 +42,17 @@ void World::came_to(format::StepId at) {
   newest = std::max(newest, at.step);
 }
 
-// Without storage nodes may not know of a restore on others, and of what it abandoned.
+// Steps that an earlier restore gave up may be counted once more: the nodes that knew of it may be
+// gone, and storage may have been silent then.
 void World::check_newest_seen(const control::Begun& begun) {
   agree::History history;
   for (const auto& [timeline, restored] : began_history_)
     if (timeline != begun.timeline) history.push_back({timeline, restored});
   began_history_[begun.timeline] = begun.restored;
   if (!begun.newest_seen || !begun.restored) return;
-  // Trainers that restore the same step again, with no step between, have lost the same.
-  Step& newest = counted_as_lost_[*begun.restored];
-  newest = std::max(newest, begun.restored->step);
-  for (const auto& [timeline, step] : came_to_) {
-    const bool was_lost_before =
-        !options_.is_elastic && agree::is_fenced(history, {timeline, step});
-    if (!was_lost_before && agree::leads_to(history, *begun.restored, timeline))
-      newest = std::max(newest, step);
-  }
+  Step newest = begun.restored->step;
+  for (const auto& [timeline, step] : came_to_)
+    if (agree::leads_to(history, *begun.restored, timeline)) newest = std::max(newest, step);
   if (*begun.newest_seen >= begun.restored->step && *begun.newest_seen <= newest) return;
   violated(fmt::format("lost: restored timeline {} step {}, and step {} was counted, not {}",
                        begun.restored->timeline, number(begun.restored->step),
