@@ -179,6 +179,22 @@ def test_the_loader_of_hugging_face_takes_the_folder(saved, tmp_path, ckpt):
         assert_same(model.state_dict(), torch.load(saved["fsdp"] / "whole.pt"))
 
 
+def test_stock_torch_consolidates_the_files_of_ranks(saved, tmp_path):
+    """As users do with files of DCP's writer for Hugging Face, and without libckpt."""
+    from torch.distributed.checkpoint import _consolidate_hf_safetensors as stock
+
+    expected = torch.load(saved["fsdp"] / "whole.pt")
+    step = saved["fsdp"] / "job" / "step-000000008"
+    names = {f"model.{name}": name for name in expected if name.startswith(("layers.", "embed."))}
+    for rank in range(2):
+        with safetensors.safe_open(step / f"rank-0000{rank}.safetensors", framework="pt") as file:
+            assert names.keys() <= set(file.keys())
+    stock.consolidate_safetensors_files(str(step), str(tmp_path), dict.fromkeys(names, 1))
+    loaded = load_file(tmp_path / "model-00001-of-00001.safetensors")
+    assert_same({names[name]: tensor for name, tensor in loaded.items()},
+                {name: expected[name] for name in names.values()})  # fmt: skip
+
+
 def test_a_gap_and_damage_are_named_and_leave_nothing(saved, tmp_path, ckpt):
     broken = tmp_path / "broken"
     shutil.copytree(saved["fsdp"] / "job" / "step-000000008", broken)
