@@ -112,17 +112,27 @@ def jobs_in_two_places(tools):
         must_be_as_before(lab.away, before)
 
 
-def heal(lab):
-    path = os.path.join(lab.dir, steps_in(lab.dir)[-1], "rank-00000.safetensors")
+def damage(path):
+    """Returns what it was before."""
     with open(path, "rb") as file:
         good = file.read()
     with open(path, "r+b") as file:
         file.seek(len(good) // 2)
         file.write(bytes([good[len(good) // 2] ^ 1]))
+    return good
+
+
+def heal(lab):
+    """Of the newest step: the daemon reads no older one, and a save may be on its way still."""
+    before = {}
 
     def is_good():
+        path = os.path.join(lab.dir, steps_in(lab.dir)[-1], "rank-00000.safetensors")
+        if path not in before:
+            before[path] = damage(path)
         with open(path, "rb") as now:
-            return now.read() == good
+            return now.read() == before[path]
+
     wait_until(is_good, SECONDS, "the damaged file to be written anew")
 
 
