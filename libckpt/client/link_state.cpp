@@ -391,7 +391,7 @@ Status LinkState::wait_level(Step step, Level level, Deadline deadline) const {
                               "know the step to be {}",
                               who_, number(step), to_string(level)));
     const char* why = "has no save on this rank that could bring it";
-    if (view.levels.is_passed(step)) why = "was skipped by this rank";
+    if (view.levels.is_passed(step)) why = "has no save on this rank";
     if (is_dropped(view)) why = "was given up";
     return fail(Errc::not_found, fmt::format("{}: step {} {}", who_, number(step), why));
   });

@@ -591,7 +591,7 @@ TEST_CASE("checkpoint session: a wait for a step that was not captured ends at o
   CHECK_THAT(why(2), Contains("step 2 has no save on this rank"));
   trainer.node->go_away();
   REQUIRE(trainer.saved(3) == SaveOutcome::skipped_unavailable);
-  CHECK_THAT(why(3), Contains("step 3 was skipped by this rank: the daemon or its Slots"));
+  CHECK_THAT(why(3), Contains("step 3 has no save on this rank: the daemon or its Slots"));
 }
 
 TEST_CASE("checkpoint session: a wait says that all Slots were in use", "[unit][client]") {
@@ -604,7 +604,7 @@ TEST_CASE("checkpoint session: a wait says that all Slots were in use", "[unit][
   const Status waited = trainer.session.wait(Step{3}, Level::durable, soon());
   REQUIRE(waited.error().code() == Errc::invalid_argument);  // Without a directory.
   REQUIRE_THAT(trainer.session.wait(Step{3}, Level::captured, soon()).error().text(),
-               Contains("step 3 was skipped by this rank: all Slots were in use"));
+               Contains("step 3 has no save on this rank: all Slots were in use"));
 }
 
 TEST_CASE("checkpoint session: a dropped capture is reported without a further call",
