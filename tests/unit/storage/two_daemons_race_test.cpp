@@ -344,4 +344,32 @@ TEST_CASE("two daemons race: a step that took the name of a listed one is not re
   CHECK(scene.whole_steps() == std::vector<format::StepId>{step_id(1), step_id(2, 2)});
 }
 
+TEST_CASE("two daemons race: a newer step that comes between the last look and the exchange stays",
+          "[unit][storage]") {
+  const std::string place = "/scratch/job/step-000000005/";
+  StorageFixture other;
+  other.open();
+  other.must_save(step_id(5, 3));
+  StorageFixture scene;
+  scene.open();
+  scene.must_save(step_id(5, 1));
+  const auto publish_newer = [&] {
+    scene.disk.erase("/scratch/job/step-000000005");
+    for (const std::string& path : other.disk.tree())
+      if (path.starts_with(place) && path != place) scene.disk.put(path, other.disk.content(path));
+  };
+  int renames = 0;  // The first one finds the name taken.
+  scene.disk.set_hook([&](std::string_view verb, const std::string& path) {
+    if (verb == "rename" && path.find("/step-000000005") != std::string::npos && ++renames == 2)
+      publish_newer();
+    return 0;
+  });
+  const auto refused = scene.try_save(step_id(5, 2));
+  scene.disk.set_hook(nullptr);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message().find("timeline 3 has published it already") != std::string::npos);
+  CHECK(renames == 3);  // It goes back.
+  CHECK(scene.whole_steps() == std::vector<format::StepId>{step_id(5, 3)});
+}
+
 }  // namespace ckpt::test
