@@ -1,6 +1,5 @@
 // Goal:   a daemon remembers how far training had come when its trainer dies, so that a restore
-// says
-//         how many steps were lost.
+//         says how many steps were lost.
 // Method: trainers of one rank, driven by hand, die between captures, in one, and before the first;
 //         the answer to each restore is looked at. In a cluster the node that saw most is lost.
 #include "unit/node/one_rank.hpp"
@@ -138,6 +137,19 @@ TEST_CASE("newest seen: any node that is left knows for all", "[unit][node]") {
   CHECK(cluster.rank(0).answer->restored->step == Step{1});
   CHECK(cluster.rank(0).answer->newest_seen == Step{3});
   CHECK(cluster.rank(1).answer->newest_seen == Step{3});
+}
+
+TEST_CASE("newest seen: of the ranks of a node, the one that came furthest counts",
+          "[unit][node]") {
+  test::Cluster cluster;
+  cluster.begin("aa");
+  cluster.commit(Step{1});
+  REQUIRE(cluster.rank(1).engine->call(cluster.rank(1).session, control::Passed{Step{5}}));
+  REQUIRE(cluster.rank(0).engine->call(cluster.rank(0).session, control::Passed{Step{4}}));
+  cluster.end_world();
+  cluster.begin("aa");
+  CHECK(cluster.rank(0).answer->restored->step == Step{1});
+  CHECK(cluster.rank(0).answer->newest_seen == Step{5});
 }
 
 }  // namespace ckpt::node
