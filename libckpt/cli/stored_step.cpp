@@ -35,7 +35,7 @@ Task<void> check_path(storage::Site site) {
                              path));
 }
 
-// Of copies of one save, the nearest first.
+// Opens copies of one save together; the nearest is first.
 Task<std::shared_ptr<StoredStep>> open_copies(storage::StepCopies copies) {
   CKPT_ASSERT(!copies.empty());
   const auto step = std::make_shared<StoredStep>();

@@ -38,7 +38,7 @@ class FoundPieces {
   FoundPieces(const FoundPieces&) = delete;  // It refers to its own names.
   FoundPieces& operator=(const FoundPieces&) = delete;
 
-  // What to look for in each shard; they ascend.
+  // The names to look for in each shard; they ascend.
   const std::vector<std::string>& names() const { return names_; }
   // Takes what is needed of a shard. Call once for each.
   void add(std::uint32_t rank, Excerpt excerpt);

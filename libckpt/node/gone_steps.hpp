@@ -26,14 +26,14 @@ class GoneSteps {
   // says nothing: steps were stored and removed since.
   using Listing = std::uint64_t;
   Listing begin_listing() { return ++begun_; }
-  // What is there now, before retention has removed any of it. A newer step explains that the
+  // `catalog` shows the place before retention removes any of it. A newer step explains that the
   // newest known one is missing: another process collects garbage, or stores steps there, too.
   void look(const storage::Catalog& catalog, Listing listing, const std::string& directory);
   // After retention.
   void remember(const std::vector<storage::Checkpoint>& checkpoints, Listing listing);
   // Others store and remove steps there meanwhile. Listings that are under way may not show it.
   void forget();
-  // Of the steps that are known to be there; none: nothing is known.
+  // The newest step that is known to be there; none: nothing is known.
   const std::optional<format::StepId>& newest() const { return newest_; }
 
   // What is gone, and since when it is known to be; for people. Empty: nothing.

@@ -48,7 +48,7 @@ class PieceIndex {
   // Errors: invalid_argument (outside of the tensor; an order that is none; over a limit),
   // corruption (another holder has the name with another type or shape). The text names the tensor.
   Status add(const HeldPiece& piece);
-  // What add() says of the piece alone. Errors: invalid_argument.
+  // Whether add() would take the piece if it were the first. Errors: invalid_argument.
   static Status check(const HeldPiece& piece);
   void finish();  // Call once after the last add() and before the calls below.
 

@@ -94,8 +94,8 @@ struct TransferOptions {
   std::uint64_t window_bytes = window_bytes_default;  // At least one Chunk is always sent.
   std::shared_ptr<Throttle> throttle;                 // Limits sending; null: no limit.
   Compute* compute = nullptr;                         // Computes the checksums.
-  // Of the record of a shard that is fetched, where that is here without its tensors; none: it is
-  // computed.
+  // The digest of the whole record, for a fetch whose record is here without its tensors; none: it
+  // is computed.
   std::optional<Digest> record_digest = std::nullopt;
   // Called for every Chunk verified at its target; at a sender late, or not at all.
   std::function<void(std::size_t chunk)> on_chunk;

@@ -258,7 +258,7 @@ Task<Placed> put_in_place(Site site, PublishOrder order) {
     Status renamed = co_await site.files().rename(site.at(order.work_name), target, mode);
     if (renamed) co_return placed;
     if (renamed.error().cause() != std::errc::file_exists) co_return fail(renamed.error());
-    // What somebody has published since we looked is looked at, too.
+    // Somebody may have published it since we looked.
     if (std::ranges::find(placed.others, placed.name) == placed.others.end()) {
       CKPT_CO_TRY(placed.others, co_await find_generations(site, order));
     }

@@ -62,7 +62,8 @@ bool is_folder_of(const format::Manifest& manifest, const std::string& path) {
   });
 }
 
-// What lies in `folder` of the directory; empty: in itself. `contents` lives until the Task ends.
+// Adds the content of `folder` below the directory; empty: of the directory itself. `contents`
+// lives until the Task ends.
 Task<void> add_contents(Site site, std::string directory, std::string folder,
                         std::shared_ptr<const format::Manifest> manifest, Contents& contents) {
   const std::string place = folder.empty() ? directory : os::join(directory, folder);

@@ -11,7 +11,7 @@ logger = logging.getLogger("libckpt")
 def from_memory(session, restore, unopened=None):
     """(what `restore` brings or None, why it could not be had). All ranks have it, or none.
 
-    unopened: why there is no session. What lies in its directory cannot be had then.
+    unopened: why there is no session. The steps in its directory cannot be had then.
     """
     restored = failure = None
     if session is None:
