@@ -32,8 +32,8 @@ Error named(Error error, Deadline deadline, std::string_view option,
 
 // Empty: not known.
 std::string lost_steps(const Restored& restored) {
-  if (!restored.newest_seen) return {};
-  CKPT_ASSERT(*restored.newest_seen >= restored.step);
+  // The daemon says it, and a trainer does not die of what a daemon says.
+  if (!restored.newest_seen || *restored.newest_seen < restored.step) return {};
   const std::uint64_t lost = number(*restored.newest_seen) - number(restored.step);
   if (lost == 0) return "; no step was lost";
   return fmt::format("; {} after it {} lost (newest seen: {})", counted(lost, "step"),

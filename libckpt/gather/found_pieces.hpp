@@ -74,7 +74,7 @@ class FoundPieces {
   };
   // By name, as shards have it.
   struct Name {
-    std::string_view tensor;  // Whose part it is.
+    std::string_view tensor;  // That it is a part of.
     SeenForms pieces;
     SeenForms wholes;
     SeenForms own_whole;

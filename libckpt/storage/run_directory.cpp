@@ -99,7 +99,7 @@ Task<void> write_and_rename(Site site, Placing placing, std::string text) {
   co_return placed;
 }
 
-// Of a directory that has no marker yet: there is nothing of this job that could make room.
+// For a directory without a marker: this job has nothing there that could make room.
 Error with_hint(const Error& error, const std::string& directory) {
   if (!is_disk_full(error)) return error;
   return Error(
@@ -153,7 +153,8 @@ Task<void> prove_writable(Site site, std::uint64_t attempt) {
         "storage: {} has no room for a new step: {}; max_ckpt_num=N keeps fewer of the "
         "job's checkpoints, and `ckpt gc {} --keep N` removes some at once",
         os::display(site.directory()), written.error().message(), os::display(site.directory()));
-    if (!removed) log_warning("storage: remove {}: {}", probe, removed.error().message());
+    if (!removed)
+      log_warning("storage: remove {}: {}", os::display(probe), removed.error().message());
     co_return Status();
   }
   if (!written) {

@@ -123,7 +123,7 @@ def damage(path):
 
 
 def heal(lab):
-    """Of the newest step: the daemon reads no older one, and a save may be on its way still."""
+    """Damages the newest step: the daemon reads no older one, and a save may be on its way."""
     before = {}
 
     def is_good():

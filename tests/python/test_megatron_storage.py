@@ -1,8 +1,9 @@
 """Goal: a job of Megatron whose memory is lost goes on from what is on storage in another number of
 ranks, and back: from libckpt's own `dir`, and from Megatron's classic folders.
 
-Method: as test_megatron.py. Before each launch the daemon and its memory are gone. What the ranks
-begin with is compared bit for bit with what those before them had, and losses with a whole run.
+Method: as test_megatron.py. Before each launch the daemon and its memory are gone. The state that
+ranks begin with is compared bit for bit with what those before them had, and losses with a whole
+run.
 """
 
 import pytest

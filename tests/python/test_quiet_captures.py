@@ -2,7 +2,7 @@
 a folder of the framework's begins those of the framework's own save, and no others.
 
 Method: the trainers of the other tests by trainers/quiet.py, with two ranks over gloo, which
-numbers the collectives of each group. What a door does in a step is watched from its entry on.
+numbers the collectives of each group. They are counted from the entry of a door in a step on.
 """
 
 import json

@@ -71,7 +71,7 @@ def test_a_resume_that_asks_memory_alone_says_nothing_of_folders(caplog):
         (7, 9, LOST),
         (8, 9, "; 1 step after it was lost (newest seen: 9)"),  # A folder is taken, not memory.
         (9, 9, "; no step was lost"),
-        (10, 9, ""),  # What made that folder is not known.
+        (10, 9, ""),  # Nobody knows what made that folder.
         (math.inf, 9, ""),
     ],
 )

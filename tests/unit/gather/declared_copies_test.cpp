@@ -49,7 +49,7 @@ class Placed final : public ShardSource {
 
   std::map<std::uint32_t, Nearness> near;
   std::map<std::uint32_t, Errc> bad;
-  std::vector<std::uint32_t> order;  // Of the shards that were read.
+  std::vector<std::uint32_t> order;  // In which shards were read.
 
  private:
   ShardSource& source_;

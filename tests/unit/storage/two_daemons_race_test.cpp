@@ -26,9 +26,9 @@ constexpr std::uint64_t looks_between_readings = 200;
 
 using History = std::vector<format::TimelineStart>;
 
-// What both daemons did, for the reader.
+// The deeds of both daemons. The directory is compared with them.
 struct Deeds {
-  std::set<format::StepId> published;  // Its daemon was told so.
+  std::set<format::StepId> published;  // A daemon heard so.
   std::uint64_t saves = 0, refused = 0, removed = 0, starts = 0, operations = 0;
   bool is_starting = false;  // Starts wait for each other: two_daemons_test has those.
 };
