@@ -6,7 +6,7 @@ packages_build="g++ cmake ninja-build ccache pkg-config libboost1.81-dev liburin
   libcli11-dev"
 packages_test="catch2 e2fsprogs xfsprogs iproute2 nftables python3 clang-format-19"
 packages_python="python3-venv"
-packages_clang="clang-19 libclang-rt-19-dev"
+packages_clang="clang-19 libclang-rt-19-dev llvm-19"
 packages_deep="clang-tidy-19"
 packages_bench="fio iperf3 iproute2 util-linux"
 

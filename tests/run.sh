@@ -72,6 +72,9 @@ log=$build/tests.log
 reports=$PWD/$build/sanitizer
 rm -rf "$reports"
 mkdir "$reports"
+# Sanitizers name functions by it; they would look for a program without a version.
+export ASAN_SYMBOLIZER_PATH=${ASAN_SYMBOLIZER_PATH:-/usr/bin/llvm-symbolizer-19}
+export UBSAN_SYMBOLIZER_PATH=$ASAN_SYMBOLIZER_PATH
 export ASAN_OPTIONS=${ASAN_OPTIONS:-log_path=$reports/report}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:log_path=$reports/report}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:log_path=$reports/report}

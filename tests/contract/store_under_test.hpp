@@ -107,7 +107,7 @@ class StoreUnderTest {
 
  private:
   StoreUnderTest(FileSystemSubject disk, WhichBucket which)
-      : disk_(std::move(disk)), bucket_(which), is_slow_(which == WhichBucket::real) {
+      : bucket_(which), disk_(std::move(disk)), is_slow_(which == WhichBucket::real) {
     if (disk_) {
       first_ = std::make_unique<FailingFileSystem>(disk_->files());
       second_ = std::make_unique<FailingFileSystem>(disk_->files());
@@ -120,8 +120,10 @@ class StoreUnderTest {
     directory_ = bucket_.at("job");
   }
 
+  // Also has the executor and the clock of all of them. The disk's threads let go of it: they end
+  // first.
+  BucketUnderTest bucket_;
   const FileSystemSubject disk_;  // Null: the place is in the bucket.
-  BucketUnderTest bucket_;        // Also has the executor and the clock of all of them.
   const bool is_slow_;
   std::unique_ptr<os::FileSystem> second_bucket_;
   std::unique_ptr<FailingFileSystem> first_;
