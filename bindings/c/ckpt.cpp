@@ -111,6 +111,7 @@ int fill(ckpt_restored* target, const ckpt::Restored& restored) {
   value.source = static_cast<std::int32_t>(restored.source);
   restored.source_name.copy(value.source_name, sizeof value.source_name - 1);
   value.newest_seen = restored.newest_seen ? ckpt::number(*restored.newest_seen) : CKPT_NO_STEP;
+  value.bytes_from_storage = restored.bytes_from_storage;
   return fill("ckpt_restore", target, value);
 }
 

@@ -99,6 +99,7 @@ typedef struct ckpt_restored {
   char source_name[128]; /* "own memory", "node B"; cut where too long. */
   uint64_t newest_seen;  /* The newest step that training is known to have reached before: those
                           * after `step` are lost. CKPT_NO_STEP: not known. */
+  uint64_t bytes_from_storage; /* Of `bytes`; the rest came from memory. */
 } ckpt_restored;
 
 /* Where a tensor lies in a larger one, of which other ranks have other parts: a box, whose own

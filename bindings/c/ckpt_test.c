@@ -175,6 +175,7 @@ static void second_life(const ckpt_options* options) {
   CHECK(ckpt_restored_ok(handle, 1) == CKPT_OK);
   CHECK(ckpt_restore(handle, &restored) == CKPT_OK);
   CHECK(restored.newest_seen == 1); /* The daemon has seen it begin there. */
+  CHECK(restored.bytes_from_storage == (restored.source == CKPT_STORAGE ? restored.bytes : 0));
   CHECK(ckpt_close(handle, 60000) == CKPT_OK);
   ckpt_free(handle);
 }
@@ -225,6 +226,7 @@ static void life_of_terms(const char* directory, const ckpt_options* options) {
   CHECK(ckpt_restore_with(handle, &terms, &restored) == CKPT_OK);
   CHECK(restored.step == 1);
   CHECK(restored.newest_seen == CKPT_NO_STEP); /* A path is of any job. */
+  CHECK(restored.bytes_from_storage == restored.bytes);
   CHECK(memcmp(weights, expected, sizeof weights) == 0);
   CHECK(position == 5);
 

@@ -39,8 +39,12 @@ std::shared_ptr<const ReportIndex> index_of(const ClusterView& view) {
 
 }  // namespace
 
+StepCopies copies_of(const ClusterView& view, format::StepId at, std::uint32_t saved_by) {
+  return index_of(view)->copies_of(at, saved_by);
+}
+
 StepCopies copies_of(const ClusterView& view, format::StepId at) {
-  return index_of(view)->copies_of(at, view.shape.world_size);
+  return copies_of(view, at, view.shape.world_size);
 }
 
 StepCopies copies_of_any(const ClusterView& view, format::StepId at) {
@@ -54,10 +58,6 @@ StepCopies copies_of_any(const ClusterView& view, format::StepId at) {
     if (other.at == at) return index->copies_of(at, other.world_size);
   }
   return copies;
-}
-
-StepCopies copies_of_others(const ClusterView& view, const ReportIndex::OfOthers& step) {
-  return index_of(view)->copies_of(step.at, step.world_size);
 }
 
 std::vector<ReportIndex::OfOthers> held_steps_of_others(const ClusterView& view) {

@@ -70,8 +70,9 @@ bool has_trainers(const ClusterView& view);  // On any live node.
 StepCopies copies_of(const ClusterView& view, format::StepId at);
 // The same, by the ranks that made it, whatever their number: of a restored step.
 StepCopies copies_of_any(const ClusterView& view, format::StepId at);
-// Copies of a step that another number of ranks saved, by those ranks.
-StepCopies copies_of_others(const ClusterView& view, const ReportIndex::OfOthers& step);
+// The same, made by `saved_by` ranks.
+StepCopies copies_of(const ClusterView& view, format::StepId at, std::uint32_t saved_by);
+// The steps of other numbers of ranks that some node holds a shard of.
 std::vector<ReportIndex::OfOthers> held_steps_of_others(const ClusterView& view);
 // The steps that some node holds a shard of, taken by as many ranks as the job has; ascending.
 std::vector<format::StepId> held_steps(const ClusterView& view);

@@ -7,10 +7,10 @@ namespace ckpt::agree {
 namespace {
 
 const PublishedStep* find_published(const ClusterView& view, format::StepId at,
-                                    std::uint32_t world_size) {
+                                    std::uint32_t saved_by) {
   if (!view.published) return nullptr;
   for (const PublishedStep& step : *view.published) {
-    if (step.at == at && step.world_size == world_size) return &step;
+    if (step.at == at && step.world_size == saved_by) return &step;
   }
   return nullptr;
 }
@@ -26,18 +26,20 @@ bool agrees(const PublishedStep* published, std::uint32_t rank, const Digest& di
 }  // namespace
 
 // All ranks agreed on published steps: a copy in memory that differs is not used.
-Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::StepId at) {
+Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::StepId at,
+               std::uint32_t saved_by) {
   Coverage coverage;
-  coverage.saved_by = view.shape.world_size;
-  const auto copies = copies_of(view, at);
-  const PublishedStep* published = find_published(view, at, view.shape.world_size);
+  coverage.saved_by = saved_by;
+  coverage.is_of_others = saved_by != view.shape.world_size;
+  const auto copies = copies_of(view, at, saved_by);
+  const PublishedStep* published = find_published(view, at, saved_by);
   const auto damage = damaged.find(at);
   const auto is_damaged = [&](std::uint32_t rank) {
     return damage != damaged.end() && damage->second.contains(rank);
   };
-  coverage.holders.resize(view.shape.world_size);
+  coverage.holders.resize(saved_by);
   std::size_t unreadable = 0;
-  for (std::uint32_t rank = 0; rank < view.shape.world_size; ++rank) {
+  for (std::uint32_t rank = 0; rank < saved_by; ++rank) {
     if (copies[rank] && agrees(published, rank, copies[rank]->digest)) {
       coverage.digests.push_back(copies[rank]->digest);
       coverage.holders[rank] = copies[rank]->nodes;
@@ -62,26 +64,6 @@ Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::St
     }
   }
   coverage.is_unreadable = unreadable > 0 && unreadable == coverage.missing.size();
-  return coverage;
-}
-
-Coverage cover_of_others(const ClusterView& view, const ReportIndex::OfOthers& step) {
-  Coverage coverage;
-  coverage.saved_by = step.world_size;
-  coverage.is_of_others = true;
-  const auto copies = copies_of_others(view, step);
-  const PublishedStep* published = find_published(view, step.at, step.world_size);
-  coverage.holders.resize(step.world_size);
-  coverage.digests.resize(step.world_size);
-  for (std::uint32_t rank = 0; rank < step.world_size; ++rank) {
-    if (!copies[rank] || !agrees(published, rank, copies[rank]->digest)) {
-      coverage.missing.push_back(rank);
-      continue;
-    }
-    coverage.digests[rank] = copies[rank]->digest;
-    coverage.holders[rank] = copies[rank]->nodes;
-    if (copies[rank]->nodes.size() == 1) coverage.alone[copies[rank]->nodes.front()] = true;
-  }
   return coverage;
 }
 

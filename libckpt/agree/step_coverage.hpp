@@ -24,9 +24,9 @@ struct Coverage {
   std::map<std::string, bool> alone;
 };
 
-Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::StepId at);
-// A step that another number of ranks made counts while memory has all of it: its pieces are put
-// together anew. Without, there is what storage has of it, which the trainer reads.
-Coverage cover_of_others(const ClusterView& view, const ReportIndex::OfOthers& step);
+// `saved_by`: the number of ranks that made it, the job's or another one. Each shard is in memory,
+// or storage has it of this very step: by the same ranks, in the same timeline.
+Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::StepId at,
+               std::uint32_t saved_by);
 
 }  // namespace ckpt::agree

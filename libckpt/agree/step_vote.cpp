@@ -41,12 +41,21 @@ std::set<format::StepId, std::greater<>> all_steps(const ClusterView& view,
   return steps;
 }
 
+bool is_damaged(const DamagedShards& damaged, format::StepId at) {
+  const auto found = damaged.find(at);
+  return found != damaged.end() && std::ranges::any_of(found->second, [](const auto& shard) {
+           return shard.second != Errc::io;
+         });
+}
+
 // The newest published step that another number of ranks saved and that was not abandoned.
-const PublishedStep* newest_of_other_world(const ClusterView& view, const VoteRules& rules) {
+const PublishedStep* newest_of_other_world(const ClusterView& view, const VoteRules& rules,
+                                           const DamagedShards& passed_by = {}) {
   const PublishedStep* newest = nullptr;
   if (!view.published) return newest;
   for (const PublishedStep& step : *view.published) {
     if (step.world_size == view.shape.world_size || is_fenced(rules.history, step.at)) continue;
+    if (is_damaged(passed_by, step.at)) continue;
     if (rules.wanted && step.at.step != *rules.wanted) continue;
     if (newest == nullptr || step.at > newest->at) newest = &step;
   }
@@ -83,12 +92,8 @@ std::string objection(const VoteRules& rules, format::StepId at, const Coverage&
 // The number of checkpoints on storage that cannot be trusted.
 std::size_t damaged_count(const ClusterView& view, const DamagedShards& damaged) {
   std::size_t count = view.damaged_published;
-  for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{})) {
-    const auto found = damaged.find(step.at);
-    count += found != damaged.end() && std::ranges::any_of(found->second, [](const auto& shard) {
-               return shard.second != Errc::io;
-             });
-  }
+  for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{}))
+    count += is_damaged(damaged, step.at);
   return count;
 }
 
@@ -148,7 +153,9 @@ std::string why_not(const Vote& vote, Step wanted) {
 }
 
 void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
-                     const ClusterView& view, const VoteRules& rules, std::size_t damaged) {
+                     const ClusterView& view, const VoteRules& rules,
+                     const DamagedShards& damaged_shards) {
+  const std::size_t damaged = damaged_count(view, damaged_shards);
   vote.error = Errc::not_found;
   if (!view.unreadable.empty()) {
     // The steps there are unknown: a trainer that begins from the first step might replace them.
@@ -160,7 +167,7 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
     const bool has_others =
         view.published && view.published->size() + view.damaged_published > damaged;
     vote.reason = describe_damage(view, damaged) + ", and ";
-    if (const PublishedStep* other = newest_of_other_world(view, rules)) {
+    if (const PublishedStep* other = newest_of_other_world(view, rules, damaged_shards)) {
       vote.reason += fmt::format(
           "the newest of the others, step {}, was taken by {}, "
           "this job has {}: a restore from its path takes it",
@@ -258,7 +265,14 @@ void refuse_without_history(Vote& vote, const ClusterView& view, const VoteRules
   reject_chosen(vote, Errc::corruption, "rejected: nobody knows whether it was abandoned");
 }
 
-// The coverage without the node: its copies are gone, and stored steps stay.
+bool is_held_beside(const Coverage& all, const std::string& node) {
+  return std::ranges::any_of(all.holders, [&](const std::vector<std::string>& nodes) {
+    return std::ranges::any_of(nodes, [&](const std::string& holder) { return holder != node; });
+  });
+}
+
+// The coverage without the node: its copies are gone, and stored steps stay. One of another number
+// of ranks is voted for only while some memory has a part of it.
 Coverage without(const Coverage& all, const std::string& node) {
   const auto alone = all.alone.find(node);
   Coverage rest;
@@ -268,7 +282,8 @@ Coverage without(const Coverage& all, const std::string& node) {
   rest.damage = all.damage;
   rest.is_unreadable = all.is_unreadable;
   rest.is_in_memory = all.is_in_memory && alone == all.alone.end();
-  if (alone != all.alone.end() && alone->second) rest.missing.push_back(0);
+  const bool is_of_none = all.is_of_others && !is_held_beside(all, node);
+  if (is_of_none || (alone != all.alone.end() && alone->second)) rest.missing.push_back(0);
   return rest;
 }
 
@@ -358,9 +373,9 @@ Coverages cover_all(const ClusterView& view, const DamagedShards& damaged,
                     std::set<std::uint32_t>& other_worlds) {
   Coverages all;
   for (const format::StepId& at : all_steps(view, other_worlds))
-    all.emplace_back(at, cover(view, damaged, at));
+    all.emplace_back(at, cover(view, damaged, at, view.shape.world_size));
   for (const ReportIndex::OfOthers& step : held_steps_of_others(view))
-    all.emplace_back(step.at, cover_of_others(view, step));
+    all.emplace_back(step.at, cover(view, damaged, step.at, step.world_size));
   // A step by the job's own number of ranks comes before the same step by another number.
   std::ranges::sort(all, [](const auto& one, const auto& other) {
     if (one.first != other.first) return one.first > other.first;
@@ -426,7 +441,7 @@ Vote vote(const ClusterView& view, const VoteRules& rules) {
       result.reason +=
           fmt::format("; step {} could not be read: {}", number(unreadable.step), unreadable.why);
   } else {
-    explain_failure(result, other_worlds, view, rules, damaged_steps);
+    explain_failure(result, other_worlds, view, rules, damaged);
   }
   return result;
 }

@@ -2,7 +2,8 @@
 //
 // It is neither the newest step of any rank, nor the oldest of the ranks' newest. A step counts
 // when every rank's shard has a verified copy in memory or a published file. A step that another
-// number of ranks saved counts when all of its shards are in memory.
+// number of ranks saved counts so while some memory has a shard of it; without, the trainer reads
+// it from its path.
 #pragma once
 
 #include <optional>

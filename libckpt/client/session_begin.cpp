@@ -8,6 +8,7 @@
 
 #include <utility>
 
+#include "arena/arena_limits.hpp"
 #include "base/assert.hpp"
 #include "base/counted.hpp"
 #include "base/log.hpp"
@@ -40,13 +41,21 @@ std::string lost_steps(const Restored& restored) {
                      lost == 1 ? "was" : "were", number(*restored.newest_seen));
 }
 
+// Empty: all came from one of them.
+std::string shares_of(const Restored& restored) {
+  const std::uint64_t stored = restored.bytes_from_storage;
+  if (stored == 0 || stored == restored.bytes) return {};
+  return fmt::format(" ({} of {}; the rest from memory)", arena::human_bytes(stored),
+                     arena::human_bytes(restored.bytes));
+}
+
 // One line. A trainer's log need not show what is as it should be.
 void log_restored(const Restored& restored) {
   const bool is_passed_over = restored.reason.find(format::repair_advice) != std::string::npos;
   const std::string line = fmt::format(
-      "restored step {} from {} in {:.1f} ms: {}{}", number(restored.step), restored.source_name,
-      std::chrono::duration<double, std::milli>(restored.took).count(), restored.reason,
-      lost_steps(restored));
+      "restored step {} from {}{} in {:.1f} ms: {}{}", number(restored.step), restored.source_name,
+      shares_of(restored), std::chrono::duration<double, std::milli>(restored.took).count(),
+      restored.reason, lost_steps(restored));
   if (is_passed_over) {
     log_warning("{}", line);
   } else {
@@ -193,7 +202,7 @@ Result<Restored> CheckpointSession::restore_loaded(LoadRequest request, const Re
   restored.source_name = loaded.directory;
   restored.saved_by = loaded.saved_by;
   restored.reason = loaded.reason;
-  restored.bytes = loaded.record->bytes;
+  restored.bytes = restored.bytes_from_storage = loaded.record->bytes;
   restored.took = steady_clock::now() - began_at;
   standing_.loaded();
   return restored;

@@ -182,6 +182,8 @@ Result<Restored> SessionLink::restore(const CopyOut& copy_out, Deadline deadline
       restored.source_name = offer.source_name;
       restored.saved_by = offer.saved_by;
       restored.bytes = bytes;
+      // The daemon says it, and a text for people subtracts.
+      restored.bytes_from_storage = std::min(offer.bytes_from_storage, bytes);
     }
     CKPT_POINT("load.copied");
     side_->post(std::move(answer));

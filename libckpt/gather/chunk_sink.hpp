@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
@@ -19,6 +20,8 @@ struct ChunkSink {
   // Brings a Chunk to its places, on any thread, other Chunks at the same time, and perhaps before
   // it is verified; `take` then gets no bytes. Empty: `take` does it.
   std::function<void(std::size_t index, std::span<const std::byte> bytes)> copy;
+  // How much of a Chunk is wanted, for a source that counts. Null: nobody asks.
+  std::function<std::uint64_t(std::size_t index)> wanted_bytes;
 
   std::vector<std::span<std::byte>> places_of(std::size_t index) const {
     return places ? places(index) : std::vector<std::span<std::byte>>();

@@ -149,6 +149,9 @@ Task<void> read_shard_of(PieceReading& reading, std::size_t number) {
   ShardPlaces& places = *shard.places;
   std::vector<std::size_t> chunks = std::exchange(shard.unread, {});
   ChunkSink sink;
+  sink.wanted_bytes = [&](std::size_t index) {
+    return reading.is_counted ? places.wanted_bytes(index) : 0;
+  };
   sink.take = [&](std::size_t index, std::span<const std::byte> bytes) {
     if (!bytes.empty()) places.copy(index, bytes);
     const std::uint64_t came = reading.is_counted ? places.wanted_bytes(index) : 0;

@@ -100,7 +100,8 @@ Error HeldShards::storage_failed(std::uint32_t rank, Error error, std::optional<
   const format::ShardId id{start_.base.value(), rank};
   storage_.note_if_damaged(id, error, start_.from_storage);
   if (error.code() != Errc::not_found) return error;
-  if (memory) return std::move(*memory);
+  const bool was_in_memory = !start_.holders.at(rank).empty();
+  if (memory && was_in_memory) return std::move(*memory);
   // Never not_found: to a trainer it would mean that there is nothing to restore.
   return Error(Errc::unavailable,
                fmt::format("step {} rank {}: no node has a copy of it, and storage has none: {}",
@@ -122,10 +123,12 @@ Task<void> HeldShards::read(std::shared_ptr<const ShardRecord> record,
                             const storage::TransferHooks& hooks) {
   std::set<std::size_t> left(chunks.begin(), chunks.end());
   const auto still_wanted = [&left] { return std::vector<std::size_t>(left.begin(), left.end()); };
+  std::uint64_t* counter = &bytes_from_memory_;
   gather::ChunkSink take_once;
   take_once.take = [&](std::size_t index, std::span<const std::byte> bytes) {
     CKPT_ASSERT(left.erase(index) == 1);
     sink.take(index, bytes);
+    if (sink.wanted_bytes) *counter += sink.wanted_bytes(index);
   };
   take_once.places = sink.places;
   take_once.copy = sink.copy;
@@ -136,6 +139,7 @@ Task<void> HeldShards::read(std::shared_ptr<const ShardRecord> record,
   const std::uint32_t rank = record->id.rank;
   Status from_memory = co_await read_from_peers(record, still_wanted(), take_once);
   if (from_memory) co_return Status();
+  counter = &bytes_from_storage_;
   Status stored = co_await read_from_storage(rank, still_wanted(), std::move(take_once), hooks);
   if (!stored)
     co_return fail(storage_failed(rank, std::move(stored).error(), std::move(from_memory).error()));

@@ -10,6 +10,7 @@
 //         again with each look; a read needs only what remains of a record without its tensors.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <set>
@@ -53,6 +54,9 @@ class HeldShards final : public gather::ShardSource {
   // The peers that some bytes came from.
   const std::set<std::string>& peers_read() const { return peers_read_; }
   bool was_storage_read() const { return was_storage_read_; }
+  // Of what was wanted; without records, and what had to be read again.
+  std::uint64_t bytes_from_memory() const { return bytes_from_memory_; }
+  std::uint64_t bytes_from_storage() const { return bytes_from_storage_; }
 
  private:
   std::shared_ptr<arena::Slot> held_here(std::uint32_t rank) const;
@@ -76,6 +80,7 @@ class HeldShards final : public gather::ShardSource {
   KeptRecords records_;  // Those that came from elsewhere.
   std::set<std::string> peers_read_;
   bool was_storage_read_ = false;
+  std::uint64_t bytes_from_memory_ = 0, bytes_from_storage_ = 0;
 };
 
 }  // namespace ckpt::node

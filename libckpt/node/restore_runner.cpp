@@ -6,6 +6,7 @@
 #include <map>
 #include <variant>
 
+#include "arena/arena_limits.hpp"
 #include "base/assert.hpp"
 #include "base/counted.hpp"
 #include "base/kill_point.hpp"
@@ -42,10 +43,12 @@ RestoreSource kind_of(const CopySource& source) {
                                                     : RestoreSource::own_memory;
 }
 
-// Another rank may have read a shard from storage that no memory had: then it is held here by now.
+// Another rank may have read its own shard from storage, which no memory had: it is held here now.
 CopySource farthest_of(const HeldShards& shards, const format::Start& start) {
-  const bool is_stored_only = std::ranges::any_of(
-      start.holders, [](const std::vector<std::string>& nodes) { return nodes.empty(); });
+  const bool is_stored_only =
+      !start.is_of_others() &&
+      std::ranges::any_of(start.holders,
+                          [](const std::vector<std::string>& nodes) { return nodes.empty(); });
   if (is_stored_only || shards.was_storage_read()) return Storage();
   const std::set<std::string>& peers = shards.peers_read();
   if (peers.empty()) return OwnMemory();
@@ -155,8 +158,8 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
     if (!is_it) continue;
     CKPT_POINT("load.local");
     arena::Lease for_its_chunks(own.slot);
-    auto offered = co_await offer(rank, id, start, arena::Lease(own.slot),
-                                  RestoreSource::own_memory, "own memory");
+    Origin origin{RestoreSource::own_memory, "own memory"};
+    auto offered = co_await offer(rank, id, start, arena::Lease(own.slot), std::move(origin));
     if (offered || offered.error().code() != Errc::corruption) co_return offered;
     note("own memory", offered.error());
     fill.keep(std::move(for_its_chunks));
@@ -172,20 +175,19 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
       if (slot.error().code() != Errc::not_found) note(name, slot.error());
       continue;
     }
-    std::string place = name;
+    Origin origin{kind_of(source), name, fill.bytes_from_storage()};
     const std::string other = storage_.reads().other_place_of(shard);
     if (std::holds_alternative<Storage>(source) && !other.empty())
-      place += ", from the second place " + os::display(other);
-    auto offered =
-        co_await offer(rank, id, start, arena::Lease(*slot), kind_of(source), std::move(place));
+      origin.name += ", from the second place " + os::display(other);
+    auto offered = co_await offer(rank, id, start, arena::Lease(*slot), std::move(origin));
     if (offered || offered.error().code() != Errc::corruption) co_return offered;
     note(name, offered.error());
   }
   // Step 5: what is good of each, together.
   auto together = co_await fill.fill_from_damaged();
   if (together) {
-    auto offered = co_await offer(rank, id, start, arena::Lease(*together), RestoreSource::storage,
-                                  "several damaged copies");
+    Origin origin{RestoreSource::storage, "several damaged copies", fill.bytes_from_storage()};
+    auto offered = co_await offer(rank, id, start, arena::Lease(*together), std::move(origin));
     co_return offered;
   }
   co_return fail(Errc::corruption,
@@ -289,11 +291,24 @@ Task<void> RestoreRunner::offer_from_pieces(std::uint32_t rank, SessionId id, fo
   arena::Lease lease(slot);
   slot->retire();
   slot.reset();
-  const CopySource source = farthest_of(shards, start);
-  std::string name = name_of(source);
-  auto offered =
-      co_await offer(rank, id, start, std::move(lease), kind_of(source), std::move(name));
+  Origin origin = origin_of(shards, start, bytes);
+  if (shards.was_storage_read())
+    log_info("job={} rank={} step={} restored with {} from memory and {} from storage",
+             facts_.shape.job, rank, number(start.base->step),
+             arena::human_bytes(bytes - origin.bytes_from_storage),
+             arena::human_bytes(origin.bytes_from_storage));
+  auto offered = co_await offer(rank, id, start, std::move(lease), std::move(origin));
   co_return offered;
+}
+
+// `bytes`: of the shard, which has a header and gaps besides what was read.
+RestoreRunner::Origin RestoreRunner::origin_of(const HeldShards& shards, const format::Start& start,
+                                               std::uint64_t bytes) {
+  const CopySource source = farthest_of(shards, start);
+  Origin origin{kind_of(source), name_of(source), shards.bytes_from_storage()};
+  const bool is_all_stored = shards.was_storage_read() && shards.bytes_from_memory() == 0;
+  if (is_all_stored || origin.bytes_from_storage > bytes) origin.bytes_from_storage = bytes;
+  return origin;
 }
 
 ShardFill RestoreRunner::begin_fill(format::ShardId id, Digest digest, SessionId for_whom) {
@@ -306,7 +321,7 @@ ShardFill RestoreRunner::begin_fill(format::ShardId id, Digest digest, SessionId
 // Offers a sealed Slot and waits for the trainer's answer; its death, or that it asks for something
 // else by now, ends the wait.
 Task<void> RestoreRunner::offer(std::uint32_t rank, SessionId id, format::Start start,
-                                arena::Lease lease, RestoreSource source, std::string name) {
+                                arena::Lease lease, Origin origin) {
   Session* session = nullptr;
   const auto is_waiting = [&] {
     session = ranks_.find(id);
@@ -328,8 +343,9 @@ Task<void> RestoreRunner::offer(std::uint32_t rank, SessionId id, format::Start 
   offered.ask = session->ask;
   offered.offer = number_of_offer;
   offered.slot = static_cast<std::uint32_t>(place - slots.begin());
-  offered.source = source;
-  offered.source_name = std::move(name);
+  offered.source = origin.source;
+  offered.source_name = std::move(origin.name);
+  offered.bytes_from_storage = origin.bytes_from_storage;
   offered.saved_by = static_cast<std::uint32_t>(start.digests.size());
   offered.record = lease.shared_record();
   session->events->tell(std::move(offered));

@@ -13,6 +13,7 @@
 // Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@
 #include "node/shard_fill.hpp"
 
 namespace ckpt::node {
+
+class HeldShards;
 
 class RestoreRunner {
  public:
@@ -47,8 +50,15 @@ class RestoreRunner {
                                        const format::Start& start);
   Task<void> offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start);
   Task<void> offer_from_pieces(std::uint32_t rank, SessionId id, format::Start start);
+  struct Origin {                                      // Where the bytes of an offer came from.
+    RestoreSource source = RestoreSource::own_memory;  // The farthest of these places.
+    std::string name;
+    std::uint64_t bytes_from_storage = 0;
+  };
+  static Origin origin_of(const HeldShards& shards, const format::Start& start,
+                          std::uint64_t bytes);
   Task<void> offer(std::uint32_t rank, SessionId id, format::Start start, arena::Lease lease,
-                   RestoreSource source, std::string name);
+                   Origin origin);
   BytesVerified send_filling(SessionId id, std::string source_name, std::uint64_t bytes_total);
   ShardFill begin_fill(format::ShardId id, Digest digest, SessionId for_whom);
 

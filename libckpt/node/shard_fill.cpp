@@ -86,7 +86,9 @@ Task<std::shared_ptr<Slot>> ShardFill::fill_from(CopySource source) {
   if (auto* peers = std::get_if<PeerMemory>(&source)) {
     came = co_await fill_from_peers(std::move(peers->nodes));
   } else if (std::holds_alternative<Storage>(source)) {
+    const std::uint64_t before = verified_bytes();
     came = co_await fill_from_storage();
+    bytes_from_storage_ += std::max(verified_bytes(), before) - before;
     if (!came) storage_error_.emplace(came.error());
   } else {
     came = co_await fill_from_here();
@@ -105,7 +107,9 @@ Task<std::shared_ptr<Slot>> ShardFill::fill_from_damaged() {
   }
   if (!record_ || !target_) co_return fail(Errc::corruption, "no copy of it has any good chunk");
   const bool may_help = is_filling() && have_->count() > 0 && !have_->is_full();
+  const std::uint64_t before = verified_bytes();
   if (may_help) (void)co_await read_good_chunks();
+  bytes_from_storage_ += std::max(verified_bytes(), before) - before;
   Status rest;
   if (have_ && !have_->is_full())
     rest = fail(Errc::corruption, fmt::format("{} of its {} chunks are good in no copy",
@@ -186,6 +190,13 @@ Task<void> ShardFill::fill_from_peers(std::vector<std::string> peers) {
                                              std::move(on_chunk));
   CKPT_POINT("load.peer.last");
   co_return fetched;
+}
+
+std::uint64_t ShardFill::verified_bytes() const {
+  std::uint64_t bytes = 0;
+  for (std::size_t index = 0; is_filling() && index < have_->size(); ++index)
+    if (have_->contains(index)) bytes += record_->chunk(index).bytes;
+  return bytes;
 }
 
 // An error is to be noted also where the rest is whole: what was damaged is healed later.

@@ -10,6 +10,7 @@
 // Threads: the engine's. Lifetime: that of one restore of one rank, whose coroutine holds the Job.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -63,6 +64,7 @@ class ShardFill {
 
   // Why storage did not give all of it; none: it did, or was not asked.
   const std::optional<Error>& storage_error() const { return storage_error_; }
+  std::uint64_t bytes_from_storage() const { return bytes_from_storage_; }
 
  private:
   Task<void> fill_from_here();
@@ -74,6 +76,7 @@ class ShardFill {
   Task<std::shared_ptr<arena::Slot>> seal_if_whole(Status came);
   Status begin(std::shared_ptr<const format::ShardRecord> record);
   bool is_filling() const;
+  std::uint64_t verified_bytes() const;  // In the target.
   std::span<std::byte> bytes_of(std::size_t chunk) const;
 
   const JobFacts& facts_;
@@ -89,6 +92,7 @@ class ShardFill {
   std::optional<replicate::ChunkSet> have_;  // Verified, in the target.
   std::vector<arena::Lease> kept_;
   std::optional<Error> storage_error_;
+  std::uint64_t bytes_from_storage_ = 0;
 };
 
 }  // namespace ckpt::node

@@ -69,12 +69,13 @@ struct Offer {
   RestoreSource source = RestoreSource::own_memory;
   std::string source_name;
   std::uint32_t saved_by = 1;  // The number of ranks that saved the step.
+  std::uint64_t bytes_from_storage = 0;
   std::shared_ptr<const format::ShardRecord> record;
   friend auto fields(format::Is<Offer> auto& it) {
     return format::field_list(
         it.ask, it.offer, it.slot,
         format::enumerator(it.source, RestoreSource::own_memory, RestoreSource::storage),
-        it.source_name, it.saved_by, it.record);
+        it.source_name, it.saved_by, it.bytes_from_storage, it.record);
   }
 };
 // The start of the session: the answer to AskRestore, or to StartFresh.

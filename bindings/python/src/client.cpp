@@ -317,6 +317,7 @@ nb::dict Client::answer_of(const Result<Restored>& restored, nb::object raised) 
   answer["newest_seen"] = nb::none();
   if (restored->newest_seen) answer["newest_seen"] = number(*restored->newest_seen);
   answer["bytes"] = restored->bytes;
+  answer["bytes_from_storage"] = restored->bytes_from_storage;
   answer["seconds"] = seconds_of(restored->took);
   return answer;
 }

@@ -90,10 +90,11 @@ class CKPT_EXPORT Checkpointer {
   // it, and all get the same step. When nothing is stored it returns not_found: train from the
   // beginning. When only `request.step` is missing, other steps may exist: a session that has not
   // trained yet then refuses saves until a restore succeeds or start_fresh() is called. Any number
-  // of ranks restores from memory what another one saved; from storage only with `request.from`.
+  // of ranks restores from memory what another one saved, and from storage what no memory has of
+  // it; all of it from storage only with `request.from`.
   // Errors: not_found, invalid_argument (names or shapes differ), corruption (no good copy left),
   //         unavailable (a rank did not ask in time), unsupported (for another number of ranks: a
-  //         whole tensor that several saved, or memory lacks a part of the newest step).
+  //         whole tensor that several saved, or the newest step lacks a part or is stored only).
   Result<Restored> restore(RestoreRequest request = {});
 
   // Ignores stored steps and starts a new timeline from the tensors as they are, in mid-training

@@ -357,16 +357,114 @@ TEST_CASE("vote: another number of ranks' step counts while memory has all of it
     rules.history = {{2, format::StepId{1, Step{4}}}, {3, format::StepId{2, Step{8}}}};
     CHECK(vote(scene, rules).chosen == format::StepId{1, Step{4}});
   }
-  SECTION("unless storage says that it is another save") {
+  SECTION("a copy that is another save than the published one gives way to it") {
     scene.view.published->push_back({{2, Step{9}}, 3, {digest(7), digest(8), digest(99)}});
     const agree::Vote other = vote(scene);
-    CHECK_FALSE(other.chosen);  // The trainer reads the published one.
-    CHECK(other.error == Errc::unsupported);
+    CHECK(other.chosen == format::StepId{2, Step{9}});
+    CHECK(other.digests == std::vector<Digest>{digest(7), digest(8), digest(99)});
+    CHECK(other.holders == std::vector<std::vector<std::string>>{{"A"}, {"A"}, {}});
+    CHECK(other.from_storage);
   }
   SECTION("also beside a published one that is older") {
     scene.view.published->push_back({{2, Step{8}}, 3, {digest(7), digest(8), digest(9)}});
     CHECK(vote(scene).chosen == format::StepId{2, Step{9}});
   }
+}
+
+namespace {
+
+// Nodes A and B. Three ranks saved step 9; memory has rank 0's shard on A and rank 1's on B.
+Scene two_of_three() {
+  Scene scene(2);
+  scene.hold_everywhere(1, 4);
+  for (const std::uint32_t rank : {0u, 1u}) {
+    scene.hold(rank, 2, 9, rank);
+    scene.view.reports[rank].holdings.back().world_size = 3;
+  }
+  return scene;
+}
+
+}  // namespace
+
+TEST_CASE("vote: storage has what memory lacks of another number of ranks' step", "[unit][agree]") {
+  Scene scene = two_of_three();
+  const std::vector<Digest> digests{digest(7), digest(8), digest(9)};
+  const auto refuses = [&] { return vote(scene).chosen != format::StepId{2, Step{9}}; };
+
+  SECTION("of this very step") {
+    scene.view.published->push_back({{2, Step{9}}, 3, digests});
+    const agree::Vote outcome = vote(scene);
+    REQUIRE(outcome.chosen == format::StepId{2, Step{9}});
+    CHECK(outcome.digests == digests);
+    CHECK(outcome.holders == std::vector<std::vector<std::string>>{{"A"}, {"B"}, {}});
+    CHECK(outcome.from_storage);
+    CHECK(outcome.candidates.front().verdict ==
+          "chosen: some shards are read from storage; 3 ranks saved it");
+    CHECK_FALSE(outcome.candidates.front().is_in_memory);
+  }
+  SECTION("not of another timeline") {
+    scene.view.published->push_back({{1, Step{9}}, 3, digests});
+    CHECK(refuses());
+  }
+  SECTION("not of another step") {
+    scene.view.published->push_back({{2, Step{8}}, 3, digests});
+    CHECK(refuses());
+  }
+  SECTION("not by another number of ranks") {
+    std::vector<Digest> four = digests;
+    four.push_back(digest(10));
+    scene.view.published->push_back({{2, Step{9}}, 4, four});
+    CHECK(refuses());
+  }
+  SECTION("not while nobody has read what storage has") {
+    scene.view.published.reset();
+    CHECK(vote(scene).chosen == format::StepId{1, Step{4}});
+  }
+  SECTION("not if it was abandoned") {
+    scene.view.published->push_back({{2, Step{9}}, 3, digests});
+    agree::VoteRules rules;
+    rules.history = {{2, format::StepId{1, Step{4}}}, {3, format::StepId{2, Step{8}}}};
+    CHECK(vote(scene, rules).chosen == format::StepId{1, Step{4}});
+  }
+}
+
+TEST_CASE("vote: damage on storage counts where memory lacks the shard of another number of ranks",
+          "[unit][agree]") {
+  Scene scene = two_of_three();
+  scene.view.published->push_back({{2, Step{9}}, 3, {digest(7), digest(8), digest(9)}});
+  scene.view.reports[0].damaged = {{{{2, Step{9}}, 0}, Errc::corruption}};
+  CHECK(vote(scene).chosen == format::StepId{2, Step{9}});  // Memory has that one.
+
+  scene.view.reports[0].damaged.push_back({{{2, Step{9}}, 2}, Errc::corruption});
+  const agree::Vote damaged = vote(scene);
+  CHECK_FALSE(damaged.chosen);
+  CHECK(damaged.error == Errc::unsupported);  // A restore by names may know more.
+  CHECK(damaged.candidates.front().is_damaged);
+  CHECK(damaged.candidates.front().verdict ==
+        "rejected: no copy of it in memory, and the stored shard of rank 2 is damaged");
+
+  for (format::NodeReport& node : scene.view.reports)
+    std::erase_if(node.holdings, [](const auto& holding) { return holding.world_size != 3; });
+  const agree::Vote nothing = vote(scene);
+  CHECK(nothing.error == Errc::corruption);
+  CHECK(nothing.reason ==
+        "1 checkpoint on storage is damaged (see ckpt verify), and no other can be restored");
+
+  scene.view.reports[0].damaged = {{{{2, Step{9}}, 2}, Errc::io}};
+  CHECK(vote(scene).error == Errc::io);  // It may be good.
+}
+
+TEST_CASE("vote: a stored step of another number of ranks outlives a node while memory has some",
+          "[unit][agree]") {
+  Scene scene = two_of_three();
+  scene.view.published->push_back({{2, Step{9}}, 3, {digest(7), digest(8), digest(9)}});
+  const auto without_a = [&] { return agree::votes_without_each(scene.view, {}).front(); };
+  CHECK(without_a().chosen == format::StepId{2, Step{9}});
+  CHECK(without_a().from_storage);
+  // Without node A no memory has any of it, and each trainer reads storage by itself.
+  scene.view.reports[1].holdings.pop_back();
+  REQUIRE(vote(scene).chosen == format::StepId{2, Step{9}});
+  CHECK_FALSE(without_a().chosen);
 }
 
 TEST_CASE("vote: an incomplete step of another number of ranks is not no step", "[unit][agree]") {

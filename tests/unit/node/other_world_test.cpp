@@ -113,6 +113,115 @@ TEST_CASE("other world: what is damaged in every memory comes from storage", "[u
   CHECK(cluster.rank(0).offer->source == RestoreSource::storage);
 }
 
+namespace {
+
+// Rank 3's shard was on node B alone, and storage has the step.
+Rules lose_one_of_two(Cluster& cluster, const std::string& places = "AAAB") {
+  Rules rules;
+  rules.directory = "/scratch";
+  rules.replicas = 1;
+  cluster.begin(places, rules);
+  cluster.store(Step{5});
+  cluster.lose("B");
+  return rules;
+}
+
+constexpr std::uint64_t part_of_four = numbers_in_all / 4 * 4;  // Bytes.
+
+}  // namespace
+
+TEST_CASE("other world: what no memory has of a step comes from storage, and no more",
+          "[unit][node]") {
+  Cluster cluster;
+  Rules rules = lose_one_of_two(cluster);
+  SECTION("by two ranks, of which one wants some of it") {
+    cluster.begin("AA", rules);
+    CHECK(cluster.rank(0).offer->source == RestoreSource::own_memory);
+    CHECK(cluster.rank(0).offer->bytes_from_storage == 0);
+    CHECK(cluster.rank(1).offer->source == RestoreSource::storage);
+    CHECK(cluster.rank(1).offer->bytes_from_storage == part_of_four);
+  }
+  SECTION("by three, on a new node besides") {
+    cluster.begin("CAC", rules);
+    CHECK(cluster.rank(0).offer->source == RestoreSource::peer_memory);
+    CHECK(cluster.rank(1).offer->source == RestoreSource::own_memory);
+    CHECK(cluster.rank(2).offer->source == RestoreSource::storage);
+    CHECK(cluster.rank(2).offer->bytes_from_storage == part_of_four);
+  }
+  SECTION("by six, of which the last gets nothing else") {
+    cluster.begin("ACACAC", rules);
+    CHECK(cluster.rank(5).offer->source == RestoreSource::storage);
+    // The blobs are those of rank 1.
+    CHECK(cluster.rank(5).offer->bytes_from_storage == part_of_four * 2 / 3);
+  }
+  cluster.check_restored(Step{5}, 4);
+  CHECK(cluster.status("A")["steps"][0]["level"] == "durable");
+}
+
+TEST_CASE("other world: a world that took some from storage may die before it commits",
+          "[unit][node]") {
+  Cluster cluster;
+  Rules rules = lose_one_of_two(cluster);
+  cluster.begin("AAC", rules);
+  cluster.begin("CA", rules);
+  cluster.check_restored(Step{5}, 4);
+  cluster.begin("AACC", rules);  // As many as saved it.
+  cluster.check_restored(Step{5}, 4);
+  cluster.begin("CCA", rules);
+  cluster.commit(Step{6});
+  cluster.begin("CA", rules);
+  cluster.check_restored(Step{6}, 3);
+}
+
+TEST_CASE("other world: damage in memory, and a shard that storage alone has", "[unit][node]") {
+  Cluster cluster;
+  Rules rules;
+  rules.directory = "/scratch";
+  rules.replicas = 1;
+  cluster.begin("AAAB", rules);
+  cluster.store(Step{5});
+  cluster.damage(0);
+  cluster.lose("B");
+  cluster.begin("AAC", rules);
+  cluster.check_restored(Step{5}, 4);
+  CHECK(cluster.rank(0).offer->bytes_from_storage > 0);
+  CHECK(cluster.rank(1).offer->bytes_from_storage == 0);
+}
+
+TEST_CASE("other world: damage on storage of a shard that no memory has ends the restore",
+          "[unit][node]") {
+  Cluster cluster;
+  Rules rules = lose_one_of_two(cluster);
+  cluster.rot("/scratch/step-000000005/rank-00003.safetensors");
+  cluster.ask("AC", rules);
+  REQUIRE(cluster.pass_until([&] { return cluster.have_answers(); }));
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    REQUIRE_FALSE(cluster.rank(rank).answer->result);
+    CHECK(cluster.rank(rank).answer->result.error().code() == Errc::corruption);
+  }
+}
+
+TEST_CASE("other world: a step of the same number that was abandoned gives no bytes",
+          "[unit][node]") {
+  Cluster cluster;
+  Rules rules;
+  rules.directory = "/scratch";
+  rules.replicas = 1;
+  cluster.begin("AAAB", rules);
+  cluster.store(Step{5});
+  cluster.store(Step{6});
+  Rules older = rules;
+  older.wanted = Step{5};
+  cluster.begin("AAAB", older);
+  cluster.commit(Step{6});  // Another timeline's, which is not stored.
+  cluster.lose("B");
+  cluster.ask("AA", rules);
+  REQUIRE(cluster.pass_until([&] { return cluster.have_answers(); }));
+  // The newest that is whole is step 5, which memory has no part of.
+  REQUIRE_FALSE(cluster.rank(0).answer->result);
+  CHECK(cluster.rank(0).answer->result.error().code() == Errc::unsupported);
+}
+
 TEST_CASE("other world: the step stays until a newer one is committed", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AABB");

@@ -118,7 +118,7 @@ std::vector<Message> one_of_each() {
   all.emplace_back(NextCapture{Step{950}});
   all.emplace_back(LevelReached{Step{900}, Level::committed});
   all.emplace_back(StepDropped{Step{899}});
-  all.emplace_back(Offer{5, 7, 1, RestoreSource::peer_memory, "node B", 4, small_record()});
+  all.emplace_back(Offer{5, 7, 1, RestoreSource::peer_memory, "node B", 4, 4096, small_record()});
   all.emplace_back(
       Begun{6, 2, 3, format::StepId{2, Step{900}}, bad, "newest common step", Step{903}});
   all.emplace_back(Closed{bad});
@@ -151,7 +151,7 @@ os::LocalMessage sent(const Message& message) {
   return encoded;
 }
 
-const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local14.control_messages";
+const std::string golden_path = std::string(CKPT_GOLDEN_DIR) + "/local15.control_messages";
 
 // One of each kind as it travels: its kind, the length of its body, its body.
 std::string golden_bytes() {
@@ -231,15 +231,16 @@ TEST_CASE("control codec: a cut or grown body is refused", "[unit][wire]") {
 }
 
 TEST_CASE("control codec: no flipped bit makes it crash or allocate", "[unit][wire]") {
-  const auto whole = sent(Offer{5, 7, 1, RestoreSource::storage, "step-1", 4, small_record()});
+  const auto whole = sent(Offer{5, 7, 1, RestoreSource::storage, "step-1", 4, 0, small_record()});
   std::size_t refused = 0;
   for (std::size_t bit = 0; bit < whole.body.size() * 8; ++bit) {
     os::LocalMessage flipped(whole.kind, whole.body);
     flipped.body[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
     if (!decode(flipped)) ++refused;
   }
-  // The record proves itself; what may pass is a flip in ask, offer, slot, source and its name.
-  CHECK(refused > whole.body.size() * 8 - (8 + 8 + 4 + 1 + 4 + 6) * 8);
+  // The record proves itself; what may pass is a flip in ask, offer, slot, source, its name, and
+  // the bytes that came from storage.
+  CHECK(refused > whole.body.size() * 8 - (8 + 8 + 4 + 1 + 4 + 6 + 8) * 8);
 }
 
 TEST_CASE("control codec: unknown kinds and stray descriptors are refused", "[unit][wire]") {

@@ -27,6 +27,7 @@ class Restored:
     # None: not known.
     newest_seen: int | None
     bytes: int
+    bytes_from_storage: int  # Of these; the rest came from memory.
     seconds: float
     world_size: int  # The number of ranks that saved it.
     items_of: int  # The rank whose items these are: rank % world_size.
