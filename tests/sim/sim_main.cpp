@@ -21,6 +21,7 @@ struct Arguments {
   bool expects_caught = false;
   bool retracts = false;
   bool is_elastic = false;
+  bool is_stored = false;
   bool is_frozen = false;
   bool has_copies = false;
   bool has_pauses = false;
@@ -48,6 +49,8 @@ Arguments parse(int argc, char** argv) {
       arguments.retracts = true;
     } else if (word == "--elastic") {
       arguments.is_elastic = true;
+    } else if (word == "--stored") {
+      arguments.is_stored = true;
     } else if (word == "--frozen") {
       arguments.is_frozen = true;
     } else if (word == "--copies") {
@@ -59,11 +62,11 @@ Arguments parse(int argc, char** argv) {
     } else if (word == "--expect-caught") {
       arguments.expects_caught = true;
     } else {
-      std::fprintf(
-          stderr,
-          "usage: %s [--first N] [--seeds N] [--seed N] [--verbose] [--retract] [--elastic] "
-          "[--frozen] [--copies] [--pauses] [--slow-slots] [--expect-caught]\n",
-          argv[0]);
+      std::fprintf(stderr,
+                   "usage: %s [--first N] [--seeds N] [--seed N] [--verbose] [--retract] "
+                   "[--elastic [--stored]] "
+                   "[--frozen] [--copies] [--pauses] [--slow-slots] [--expect-caught]\n",
+                   argv[0]);
       std::exit(2);
     }
   }
@@ -81,8 +84,8 @@ int main(int argc, char** argv) {
   for (std::uint64_t seed = arguments.first; seed < arguments.first + arguments.count; ++seed) {
     const bool retracts = arguments.retracts || seed % 4 == 0;
     ckpt::sim::World world({seed, arguments.is_verbose, retracts, arguments.is_elastic,
-                            arguments.is_frozen, arguments.has_copies, arguments.has_pauses,
-                            arguments.has_slow_slots});
+                            arguments.is_stored, arguments.is_frozen, arguments.has_copies,
+                            arguments.has_pauses, arguments.has_slow_slots});
     const ckpt::sim::Outcome outcome = world.run();
     total.launches += outcome.launches;
     total.restores += outcome.restores;
@@ -90,6 +93,7 @@ int main(int argc, char** argv) {
     total.kills += outcome.kills;
     total.captures += outcome.captures;
     total.publications += outcome.publications;
+    total.mixed_restores += outcome.mixed_restores;
     total.bytes_unchanged += outcome.bytes_unchanged;
     caught += !outcome.violations.empty();
     if (arguments.expects_caught && caught > 0) {
@@ -99,17 +103,20 @@ int main(int argc, char** argv) {
     for (const std::string& violation : outcome.violations) fmt::print("{}\n", violation);
   }
   fmt::print(
-      "{} seeds: {} launches, {} restores, {} captures, {} commits, {} publications, {} "
-      "faults; {} seeds broke a law\n",
-      arguments.count, total.launches, total.restores, total.captures, total.commits,
-      total.publications, total.kills, caught);
+      "{} seeds: {} launches, {} restores ({} of ranks from memory and storage), {} captures, {} "
+      "commits, {} publications, {} faults; {} seeds broke a law\n",
+      arguments.count, total.launches, total.restores, total.mixed_restores, total.captures,
+      total.commits, total.publications, total.kills, caught);
   if (arguments.expects_caught) {
     fmt::print("the mutant was NOT caught\n");
     return 1;
   }
   // A run in which nothing happened proves nothing.
-  const bool is_stored = arguments.is_elastic || total.publications > 0;
+  const bool has_storage = !arguments.is_elastic || arguments.is_stored;
+  const bool is_stored = !has_storage || total.publications > 0;
+  const bool is_mixed = !arguments.is_stored || total.mixed_restores > 0;
   const bool is_skipped = !arguments.is_frozen || total.bytes_unchanged > 0;
-  const bool is_empty = total.restores == 0 || total.commits == 0 || !is_stored || !is_skipped;
+  const bool is_empty =
+      total.restores == 0 || total.commits == 0 || !is_stored || !is_mixed || !is_skipped;
   return caught == 0 && !is_empty ? 0 : 1;
 }

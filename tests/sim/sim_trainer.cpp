@@ -157,6 +157,7 @@ Task<void> SimTrainer::begin() {
   const bool is_unsupported = !begun_->result && begun_->result.error().code() == Errc::unsupported;
   if (is_unsupported && !plan_.wanted) {
     // A part of what other ranks saved is gone for good: the user begins without it.
+    was_unsupported_ = true;
     begun_.reset();
     CKPT_CO_CHECK(call(control::StartFresh{++ask_}));
     CKPT_CO_CHECK(co_await wait_begun());
@@ -176,6 +177,7 @@ Task<void> SimTrainer::wait_begun() {
       CKPT_CO_CHECK(co_await pause(Duration(0), std::chrono::milliseconds(20)));
       if (is_dead_) co_return fail(Errc::cancelled, "killed");
       const control::Offer offer = *std::exchange(offer_, std::nullopt);
+      is_mixed_ = offer.bytes_from_storage > 0 && offer.bytes_from_storage < offer.record->bytes;
       CKPT_CO_CHECK(call(control::RestoreResult{offer.offer, check(offer)}));
     }
     CKPT_CO_CHECK(co_await sleep_until(clock_, clock_.after(tick)));

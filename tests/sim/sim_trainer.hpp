@@ -85,6 +85,9 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   std::optional<node::SessionId> session() const { return session_; }
   const std::string& machine() const { return plan_.machine; }
   std::uint64_t captures() const { return captures_; }
+  bool is_mixed() const { return is_mixed_; }  // It was restored from memory and from storage.
+  // The step is not for the daemons to restore: what storage has of it is read from its path.
+  bool was_unsupported() const { return was_unsupported_; }
   void close(std::chrono::milliseconds deadline) { (void)call(control::Close{deadline}); }
   bool is_closed() const { return is_closed_; }
   // A zombie wakes and goes on as if nothing had happened. Everything must be refused.
@@ -134,6 +137,8 @@ class SimTrainer : public node::SessionEvents, public std::enable_shared_from_th
   Step done_{};
   std::uint64_t timeline_ = 0;
   std::uint64_t captures_ = 0;
+  bool is_mixed_ = false;
+  bool was_unsupported_ = false;
   bool is_dead_ = false;
   bool has_failed_ = false;
   bool is_fenced_ = false;

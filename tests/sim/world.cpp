@@ -128,6 +128,8 @@ World::World(WorldOptions options)
   if (random_.one_in(3)) disk_.set_exchange_supported(false);
   world_size_ = 1 + static_cast<std::uint32_t>(random_.below(3));
   if (random_.one_in(2)) replicas_ = 3;
+  // A lost node then leaves gaps in the memory of the others, where no law is about second copies.
+  if (options_.is_stored && options_.seed % 3 != 1) replicas_ = 1;
   mem_interval_.steps = 1;
   if (random_.one_in(3)) {
     mem_interval_ = Interval{0, std::chrono::milliseconds(100 + random_.below(900))};
@@ -326,7 +328,7 @@ void World::launch() {
     Machine& machine = *machines_.at(alive[rank % alive.size()]);
     TrainerPlan plan;
     plan.request.job = "sim";
-    if (!options_.is_elastic) plan.request.dir = job_directory;
+    if (has_storage()) plan.request.dir = job_directory;
     plan.has_copy = options_.has_copies;
     plan.has_part = options_.is_elastic && !options_.has_copies;
     plan.request.skip_unchanged = options_.is_frozen;
@@ -340,7 +342,7 @@ void World::launch() {
     plan.request.incarnation = group_;
     plan.request.save_mem_interval = mem_interval_;
     plan.request.replicas = replicas_;
-    if (!options_.is_elastic) plan.request.save_storage_interval.steps = 4;
+    if (has_storage()) plan.request.save_storage_interval.steps = options_.is_stored ? 2 : 4;
     plan.request.max_ckpt_num = checkpoints_kept;
     plan.request.secret = "0123456789abcdef0123456789abcdef";
     plan.group = group_;
@@ -569,6 +571,7 @@ void World::violated(const std::string& what) {
 void World::began(std::uint32_t rank, std::uint64_t group, const control::Begun& begun) {
   check_newest_seen(begun);
   if (group != group_) return;  // A launch that is over.
+  outcome_.mixed_restores += trainers_[rank]->is_mixed();
   const auto [entry, is_first] = groups_.try_emplace(group, Group{begun.restored, begun.timeline});
   if (!is_first) {
     if (entry->second.restored != begun.restored || entry->second.timeline != begun.timeline) {
@@ -576,7 +579,6 @@ void World::began(std::uint32_t rank, std::uint64_t group, const control::Begun&
     }
     return;
   }
-  (void)rank;
   outcome_.restores += begun.restored.has_value();
   const bool is_safe =
       committed_ && was_whole_at_commit_ &&
@@ -595,7 +597,8 @@ void World::began(std::uint32_t rank, std::uint64_t group, const control::Begun&
   // Memory serves alone while storage hangs. Only storage can say what is durable, and what a
   // restore abandoned that these nodes missed.
   const bool is_blind = begun.reason.find("storage did not answer") != std::string::npos;
-  check_durable(begun, is_blind);
+  const bool is_by_path = options_.is_stored && trainers_[rank]->was_unsupported();
+  check_durable(begun, is_blind || is_by_path);
   for (const format::StepId& at : abandoned_) {
     if (begun.restored && at == *begun.restored && !is_blind) {
       violated(fmt::format("I3: restored the abandoned timeline {} step {}", at.timeline,
@@ -609,7 +612,7 @@ void World::began(std::uint32_t rank, std::uint64_t group, const control::Begun&
     violated(fmt::format("I1: launch {} lost timeline {} step {}, and nothing had happened", group,
                          committed_->timeline, number(committed_->step)));
   if (begun.restored) ++times_begun_[*begun.restored];
-  drops_memory_outside_ = options_.is_elastic && !begun.restored;
+  drops_memory_outside_ = !has_storage() && !begun.restored;
   is_undisturbed_ = options_.is_elastic && !is_noisy_ && !are_links_cut_;
   // Nodes that were away when a step was committed, and are alone now, cannot abandon it.
   const bool have_heard = std::ranges::any_of(
@@ -700,7 +703,7 @@ void World::check_storage() {
 void World::check_converges() {
   const std::uint64_t commits = outcome_.commits;
   const std::uint64_t publications = outcome_.publications;
-  const std::uint64_t expected = options_.is_elastic ? 0 : 1;
+  const std::uint64_t expected = has_storage() ? 1 : 0;
   const Time end = now_ + calm_phase_max;
   while (now_ < end &&
          (outcome_.commits < commits + 8 || outcome_.publications < publications + expected)) {

@@ -4,10 +4,10 @@
 // is ready, virtual time jumps to the next event. Killing a node destroys its context and with it
 // all suspended frames. After the faults stop, everything must converge.
 //
-// An elastic world has another number of ranks in each launch, and no storage. In a world of copies
-// each rank captures a share of one tensor and gets all of it back. In one of pauses nodes stand
-// still for seconds, shorter or longer than makes them lost. In one of slow Slots memory takes its
-// time on some machines.
+// An elastic world has another number of ranks in each launch, and no storage, unless it is stored.
+// In a world of copies each rank captures a share of one tensor and gets all of it back. In one of
+// pauses nodes stand still for seconds, shorter or longer than makes them lost. In one of slow
+// Slots memory takes its time on some machines.
 //
 //   run(): faults (kills, zombies, partitions, slow and failing disk, flips) --> calm --> checks
 //          --> of each third seed, in calm: storage hangs, the coordinator dies, a file rots
@@ -37,7 +37,6 @@ namespace ckpt::sim {
 
 inline const std::string job_directory = "/ckpt";
 inline constexpr Duration settling_time = std::chrono::seconds(6);  // Longer than any detection.
-
 // How often a daemon looks for damage in its memory and its files.
 inline constexpr Duration verify_every = std::chrono::seconds(7);
 
@@ -45,8 +44,8 @@ struct WorldOptions {
   std::uint64_t seed = 1;
   bool is_verbose = false;
   bool trainers_retract = false;  // They ask for restores in mid-training and give them up.
-  // Each launch has another number of ranks, and there is no storage: only memory has the steps.
-  bool is_elastic = false;
+  bool is_elastic = false;      // Each launch has another number of ranks, and there is no storage.
+  bool is_stored = false;       // An elastic world has storage all the same.
   bool is_frozen = false;       // Most bytes stay the same for some steps, and are not sent again.
   bool has_copies = false;      // All ranks hold one tensor, and divide its capture.
   bool has_pauses = false;      // Nodes stand still for seconds and go on, and no link is cut.
@@ -56,8 +55,8 @@ struct WorldOptions {
 struct Outcome {
   std::vector<std::string> violations;  // Empty: all laws held.
   std::uint64_t launches = 0;
-  std::uint64_t restores = 0;  // Groups that began from a step.
-  std::uint64_t restores_from_storage = 0;
+  std::uint64_t restores = 0;        // Groups that began from a step.
+  std::uint64_t mixed_restores = 0;  // Of ranks: from memory and from storage.
   std::uint64_t commits = 0;
   std::uint64_t kills = 0;
   std::uint64_t captures = 0;
@@ -84,6 +83,8 @@ class World final : public Oracle {
     std::optional<format::StepId> restored;
     std::uint64_t timeline = 0;
   };
+
+  bool has_storage() const { return !options_.is_elastic || options_.is_stored; }
 
   // Time.
   Time now() const;

@@ -92,8 +92,12 @@ void World::check_redundancy() {
     advance(look_again_after);
   if (!have_all_begun()) return violated("redundancy: nobody began again in calm");
   const Time end = now_ + copies_time_max;
-  while (committed_ && now_ < end && !has_all_copies()) advance(look_again_after);
-  if (committed_ && !has_all_copies()) {
+  // Of what another number of ranks saved, storage alone may have a part.
+  const auto is_safe = [this] {
+    return has_all_copies() || (options_.is_stored && committed_ && durable_ >= committed_);
+  };
+  while (committed_ && now_ < end && !is_safe()) advance(look_again_after);
+  if (committed_ && !is_safe()) {
     violated(fmt::format("redundancy: timeline {} step {} has no second copy in calm",
                          committed_->timeline, number(committed_->step)));
   }
