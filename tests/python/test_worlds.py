@@ -107,6 +107,22 @@ def table(step):  # As in trainers/worlds.py.
     return numpy.arange(61 * 50, dtype=numpy.float64).reshape(61, 50) + 10_000 * step
 
 
+@pytest.mark.parametrize("places", ["AA", "AAA"])
+def test_what_no_memory_has_of_a_step_comes_from_storage(nodes, places, tmp_path, monkeypatch):
+    monkeypatch.setenv("LIBCKPT_DIR", str(tmp_path / "stored"))
+    monkeypatch.setenv("LIBCKPT_REPLICAS", "1")
+    nodes.run("AAAB", "stored", "stored 1")
+    os.kill(nodes.daemon("B"), signal.SIGKILL)
+    output = nodes.run(places, "restored", restored(1, saved_by=4))
+    found = dict(re.findall(r"^rank (\d) from (\w+ \d+)$", output, re.MULTILINE))
+    last = len(places) - 1
+    source, stored = found.pop(str(last)).split()
+    # Rank 3 had the last quarter of both tables, which the last rank here wants.
+    lost = table(1)[45:].nbytes + table(1).ravel()[2287:].nbytes
+    assert (source, int(stored)) == ("storage", lost)
+    assert found == {str(rank): "own_memory 0" for rank in range(last)}
+
+
 @pytest.mark.slow
 def test_worlds_on_two_nodes_with_damage_a_lost_node_and_one_that_comes_back(nodes):
     nodes.run("AABB", "committed", "committed 1")

@@ -1,9 +1,9 @@
 """Ranks that divide a table by rows, and another as flat ranges; to be killed, and started again in
 any number.
 
-worlds.py RANKS END [PLACES RUNTIME]: END is "asks" (stays there before it restores), "restored" or
-"committed". PLACES has a letter for each rank, the node it is on; the daemon of that node has its
-directory below RUNTIME. Without, all are on one node.
+worlds.py RANKS END [PLACES RUNTIME]: END is "asks" (stays there before it restores), "restored",
+"committed" or "stored". PLACES has a letter for each rank, the node it is on; the daemon of that
+node has its directory below RUNTIME. Without, all are on one node.
 """
 
 import os
@@ -51,6 +51,7 @@ def train(rank, world, end, place):
         table = at(step)
         is_same = (rows == table[first:last]).all() and (flat == table.ravel()[begin:stop]).all()
         say("restored", step, "saved by", restored.world_size, "same" if is_same else "other")
+        say("rank", rank, "from", restored.source, restored.bytes_from_storage)
     except libckpt.NotFound:
         say("nothing")
     if end == "restored":
@@ -58,8 +59,8 @@ def train(rank, world, end, place):
     step += 1
     rows[:], flat[:] = at(step)[first:last], at(step).ravel()[begin:stop]
     session.save(step, {"progress": {"step": step}}, wait=60, arrays=arrays)
-    session.wait(step, "committed")
-    say("committed", step)
+    session.wait(step, "durable" if end == "stored" else "committed")
+    say(end, step)
     signal.pause()
 
 
