@@ -429,7 +429,6 @@ CUresult World::pin(Context& context, void* address, std::size_t bytes, bool is_
     if (first < other_end && other_first < end) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   }
   if (!is_ours && bytes > settings.pin_call_max) return CUDA_ERROR_INVALID_VALUE;
-  // Meanwhile every other call of the process waits.
   if (!is_ours)
     counts.pin_call_bytes_max = std::max<std::uint64_t>(counts.pin_call_bytes_max, bytes);
   if (total > settings.pin_total_max) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -461,6 +460,11 @@ CUresult World::unpin(void* address, bool is_ours) {
   pinned_.erase(found);
   counts.pinned_ranges = pinned_.size();
   return CUDA_SUCCESS;
+}
+
+std::size_t World::bytes_pinned(const void* address) const {
+  const auto found = pinned_.find(reinterpret_cast<std::uintptr_t>(address));
+  return found != pinned_.end() ? found->second.bytes : 0;
 }
 
 CUresult World::copy(StreamQueue& stream, void* host, CUdeviceptr address, std::size_t bytes,
