@@ -12,6 +12,7 @@
 
 #include "capture/capture_world.hpp"
 #include "capture/planted_failures.hpp"
+#include "support/patience.hpp"
 
 namespace ckpt::test {
 
@@ -111,6 +112,7 @@ struct LongRun final : device::CopyListener {
     REQUIRE(pins->wait_settled(soon()));
   }
   ~LongRun() override {
+    trainer.hold(false);  // Also where a test has failed: the copies may wait for it.
     run.reset();
     pins->stop();
   }
@@ -231,6 +233,23 @@ TEST_CASE("capture: copies go on beside a kernel without end, and kernels that w
     subject.trainer.hold(false);
     REQUIRE(stand_in().violations() == std::string());
   }
+}
+
+TEST_CASE("capture: the driver is asked seldom while the trainer's work is far from its end",
+          "[unit][capture]") {
+  LongRun subject(0);
+  subject.trainer.write(subject.trainer.allocate(KiB), std::vector<std::byte>(8));
+  subject.trainer.hold(true);
+  REQUIRE(subject.run->start({subject.slot, subject.trainer.stream(), true}));
+  // A look is some seven calls. Looks without a pause that grows come in a fifth of this time; on a
+  // slow machine they all take longer.
+  const std::uint64_t before = stand_in().counts().calls;
+  const auto began_at = std::chrono::steady_clock::now();
+  REQUIRE(comes_true([&] { return stand_in().counts().calls > before + 400; }));
+  REQUIRE(std::chrono::steady_clock::now() - began_at > std::chrono::milliseconds(25));
+  subject.trainer.hold(false);
+  REQUIRE(subject.wait_without_hurry());
+  REQUIRE(subject.is_good);
 }
 
 TEST_CASE("capture: the trainer's own copies wait for no more than one batch", "[unit][capture]") {
