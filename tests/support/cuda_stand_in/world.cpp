@@ -144,8 +144,9 @@ bool World::may_run(StreamQueue& stream) {
 bool World::waits_behind_others(const StreamQueue& stream) const {
   if (settings.connections == 0) return false;
   const Work& work = stream.queue.front();
-  // A priority helps the copies of a stream, and no kernel of it: so an H200 does it.
-  if (work.has_started || (stream.has_priority && !work.is_kernel)) return false;
+  // A priority helps a stream's copies to the host, and nothing else of it: so an H200 does it.
+  const bool goes_past = work.is_to_host || (!work.is_kernel && !work.is_copy);
+  if (work.has_started || (stream.has_priority && goes_past)) return false;
   return std::any_of(streams.begin(), streams.end(), [&](const auto& one) {
     const StreamQueue& other = *one.second;
     if (&other == &stream || other.context != stream.context || other.has_priority) return false;
