@@ -15,9 +15,6 @@ namespace ckpt::device {
 namespace {
 
 constexpr std::chrono::microseconds settle_poll_interval{100};
-constexpr std::chrono::microseconds run_poll_interval{50};  // A tenth of a batch's time.
-// While copies wait for the trainer's work, which may be far from its end.
-constexpr std::chrono::microseconds far_poll_interval_max{800};
 
 // Each batch that may be skipped is up to five launches, and all of them are queued at once, where
 // a stream takes about a thousand.
@@ -91,7 +88,7 @@ void CudaDevice::start_thread() {
 
 void CudaDevice::run() {
   os::set_thread_name("ckpt-gpu");
-  std::chrono::microseconds pause = run_poll_interval;
+  PollPause pause;
   std::unique_lock lock(queue_.mutex);
   while (true) {
     queue_.changed.wait(
@@ -109,16 +106,15 @@ void CudaDevice::run() {
       has_moved = run->advance(lock) || has_moved;
       if (i < queue_.runs.size() && queue_.runs[i] == run) ++i;
     }
-    pause = has_moved ? run_poll_interval : next_pause(pause);
-    if (!has_moved) queue_.changed.wait_for(lock, pause);
+    pause.looked(has_moved ? PollPause::Seen::moved : seen_at_rest());
+    if (!has_moved) queue_.changed.wait_for(lock, pause.length());
   }
 }
 
-// Longer each time while no copy of any run has ended.
-std::chrono::microseconds CudaDevice::next_pause(std::chrono::microseconds pause) const {
+PollPause::Seen CudaDevice::seen_at_rest() const {
   const bool is_far = std::none_of(queue_.runs.begin(), queue_.runs.end(),
                                    [](const CudaRun* run) { return run->has_arrived(); });
-  return is_far ? std::min(2 * pause, far_poll_interval_max) : run_poll_interval;
+  return is_far ? PollPause::Seen::far : PollPause::Seen::under_way;
 }
 
 std::unique_ptr<CopyRun> CudaDevice::make_run(CopyList list, CopyListener& listener) {

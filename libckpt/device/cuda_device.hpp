@@ -10,6 +10,7 @@
 
 #include "device/cuda_batches.hpp"
 #include "device/cuda_queue.hpp"
+#include "device/poll_pause.hpp"
 
 namespace ckpt::device {
 
@@ -41,7 +42,7 @@ class CudaDevice final : public Device {
   void run();
   GatherLimits gather_limits();
   bool skips(const CopyList& list);
-  std::chrono::microseconds next_pause(std::chrono::microseconds pause) const;
+  PollPause::Seen seen_at_rest() const;
   Status synchronize() const;
   void carry_out_quiesce(std::unique_lock<std::mutex>& lock);
 

@@ -10,6 +10,7 @@
 
 #include "base/log.hpp"
 #include "base/units.hpp"
+#include "device/cuda_kernel.hpp"
 #include "device/gap_choice.hpp"
 #include "os/small_file.hpp"
 
@@ -21,7 +22,6 @@ using std::chrono::steady_clock;
 
 // The cheapest first.
 constexpr std::array gaps = {GpuGap::none, GpuGap::write_value, GpuGap::copy, GpuGap::memset};
-constexpr GpuGap unmeasured = GpuGap::memset;
 constexpr int rounds = 3;  // The median of each.
 
 // 48 MiB in all, a millisecond of a PCIe 5 link.
@@ -230,6 +230,7 @@ GpuGap find_gap(CudaQueue& queue, CUdevice device, const std::string& cache) {
   if (const auto gap = cached_gap(text, key); is_kept && gap) return *gap;
   const auto measured = measured_gap(queue);
   if (!measured) {
+    const GpuGap unmeasured = usual_gap(has_one_queue());
     log_info("gpu_gap=auto is {}, as nothing could be measured: {}", name_of(unmeasured),
              measured.error().message());
     return unmeasured;

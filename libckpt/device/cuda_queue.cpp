@@ -7,6 +7,7 @@
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
+#include "device/cuda_kernel.hpp"
 #include "device/gap_choice.hpp"
 
 namespace ckpt::device {
@@ -99,10 +100,11 @@ CUresult CudaQueue::try_gap(GpuGap gap) {
 
 Status CudaQueue::queue_gap() {
   CUresult result = try_gap(gap_);
-  if (result == CUDA_ERROR_NOT_SUPPORTED && gap_ != GpuGap::memset) {
-    log_info("gpu_gap={} is not supported by the driver of this GPU: memset takes its place",
-             name_of(gap_));
-    gap_ = GpuGap::memset;
+  const GpuGap usual = usual_gap(has_one_queue());
+  if (result == CUDA_ERROR_NOT_SUPPORTED && gap_ != usual) {
+    log_info("gpu_gap={} is not supported by the driver of this GPU: {} takes its place",
+             name_of(gap_), name_of(usual));
+    gap_ = usual;
     result = try_gap(gap_);
   }
   return driver.check(result, "queue a gap between batches");

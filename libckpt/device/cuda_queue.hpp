@@ -60,7 +60,7 @@ class CudaQueue {
   // handle may be used then.
   bool has_context();
   // Queues a short gap between two batches, in which the copy engine serves other streams. A kind
-  // of gap that the driver does not have gives way to one that each has.
+  // of gap that the driver does not have gives way to the usual one.
   Status queue_gap();
   // The same with another kind. Virtual machines lack some, and nothing but the call tells which:
   // CUDA_ERROR_NOT_SUPPORTED.

@@ -21,6 +21,13 @@ struct GapFigures {
 // fifth. Where it makes no difference, the first of `measured`, which is the cheapest one.
 GpuGap choose_gap(std::span<const GapFigures> measured);
 
+// For a GPU where nothing could be measured, and in the place of a gap that its driver lacks. A
+// memset is a kernel: with one queue of the hardware it waits for all that the trainer has
+// launched.
+constexpr GpuGap usual_gap(bool has_one_queue) {
+  return has_one_queue ? GpuGap::none : GpuGap::memset;
+}
+
 // The cache is a text with a line for each kind of machine: "KEY<tab>GAP".
 std::optional<GpuGap> cached_gap(std::string_view cache, std::string_view key);
 // Replaces the line of `key`, or adds one. The oldest lines go when there are too many.

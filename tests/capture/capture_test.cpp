@@ -12,6 +12,7 @@
 
 #include "capture/capture_world.hpp"
 #include "capture/planted_failures.hpp"
+#include "support/patience.hpp"
 
 namespace ckpt::test {
 
@@ -111,6 +112,7 @@ struct LongRun final : device::CopyListener {
     REQUIRE(pins->wait_settled(soon()));
   }
   ~LongRun() override {
+    trainer.hold(false);  // Also where a test has failed: the copies may wait for it.
     run.reset();
     pins->stop();
   }
@@ -231,6 +233,71 @@ TEST_CASE("capture: copies go on beside a kernel without end, and kernels that w
     subject.trainer.hold(false);
     REQUIRE(stand_in().violations() == std::string());
   }
+}
+
+TEST_CASE("capture: a gap that waits for the trainer's kernels is stuck in the only queue",
+          "[unit][capture]") {
+  // Else the claim above would prove nothing. So an H200 does it, whatever the stream's priority.
+  for (const GpuGap gap : {GpuGap::memset, GpuGap::copy}) {
+    LongRun subject(0, "connections=1", gap);
+    std::byte* const other = subject.trainer.allocate(KiB);
+    CUstream saved = nullptr;
+    // With a priority, so that the save itself does not wait for the kernels.
+    REQUIRE(subject.trainer.driver().create_priority_stream(&saved, CU_STREAM_NON_BLOCKING, -1) ==
+            CUDA_SUCCESS);
+    subject.trainer.write(other, std::vector<std::byte>(8));
+    subject.trainer.hold(true);
+    subject.trainer.write(other, std::vector<std::byte>(8));
+    REQUIRE(subject.run->start({subject.slot, {saved}, true}));
+    // The gaps that are copies count, too.
+    const std::uint64_t queued = gap == GpuGap::copy ? 5 : 3;
+    const bool is_stuck = comes_true([&] {
+      stand_in().run_all();
+      return stand_in().counts().copies == queued;
+    });
+    INFO(static_cast<int>(gap) << ": " << stand_in().counts().copies << " copies");
+    REQUIRE(is_stuck);
+    for (int look = 0; look < 1000; ++look) stand_in().run_all();
+    REQUIRE(stand_in().counts().copies == queued);
+    REQUIRE_FALSE(subject.has_ended.try_acquire());
+    subject.trainer.hold(false);
+    REQUIRE(subject.wait_without_hurry());
+    REQUIRE(subject.is_good);
+  }
+}
+
+TEST_CASE("capture: with one queue, a gap that the driver does not have gives way to none",
+          "[unit][capture]") {
+  REQUIRE(::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1) == 0);
+  LongRun subject(0, "connections=1 refuses_values=1", GpuGap::write_value);
+  subject.trainer.write(subject.trainer.allocate(KiB), std::vector<std::byte>(8));
+  CUstream saved = nullptr;
+  REQUIRE(subject.trainer.driver().create_stream(&saved, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  subject.trainer.hold(true);
+  REQUIRE(subject.run->start({subject.slot, {saved}, true}));
+  const bool has_ended = subject.wait_without_hurry();
+  ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  subject.trainer.hold(false);
+  REQUIRE(has_ended);
+  REQUIRE(subject.is_good);
+  REQUIRE(stand_in().counts().words_set == 0);
+}
+
+TEST_CASE("capture: the driver is asked seldom while the trainer's work is far from its end",
+          "[unit][capture]") {
+  LongRun subject(0);
+  subject.trainer.write(subject.trainer.allocate(KiB), std::vector<std::byte>(8));
+  subject.trainer.hold(true);
+  REQUIRE(subject.run->start({subject.slot, subject.trainer.stream(), true}));
+  // A look is some seven calls. Looks without a pause that grows come in a fifth of this time; on a
+  // slow machine they all take longer.
+  const std::uint64_t before = stand_in().counts().calls;
+  const auto began_at = std::chrono::steady_clock::now();
+  REQUIRE(comes_true([&] { return stand_in().counts().calls > before + 400; }));
+  REQUIRE(std::chrono::steady_clock::now() - began_at > std::chrono::milliseconds(25));
+  subject.trainer.hold(false);
+  REQUIRE(subject.wait_without_hurry());
+  REQUIRE(subject.is_good);
 }
 
 TEST_CASE("capture: the trainer's own copies wait for no more than one batch", "[unit][capture]") {

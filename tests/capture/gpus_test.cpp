@@ -1,15 +1,23 @@
 // Goal:   what a machine does not have is said in words that help; what is not a GPU's memory is
 //         refused; memory is pinned in pieces, and a refusal costs a copy and nothing else.
-// Method: stand-ins of several versions and limits, and no driver at all.
+// Method: stand-ins of several versions and limits, one where only containers have it, and no
+// driver
+//         at all.
 #include "device/gpus.hpp"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
 #include "capture/capture_world.hpp"
 #include "support/cuda_stand_in/stand_in.hpp"
+#include "support/in_child.hpp"
 
 namespace ckpt::test {
 
@@ -39,6 +47,39 @@ TEST_CASE("gpus: a machine without driver, or without GPU, gets an error", "[uni
   REQUIRE_THAT(refusal(), Contains("no GPU can be used"));
   REQUIRE(stand_in().reset("version=11020"));
   REQUIRE_THAT(refusal(), Contains("CUDA 11.2") && Contains("CUDA 11.3 is the oldest"));
+}
+
+namespace {
+
+// For this process alone, /usr/local has the stand-in where containers mount the host's driver.
+bool mount_driver() {
+  if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+  return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("driver", "/usr/local", "tmpfs", 0, nullptr) == 0 &&
+         ::mkdir("/usr/local/nvidia", 0755) == 0 && ::mkdir("/usr/local/nvidia/lib64", 0755) == 0 &&
+         ::symlink(std::getenv("CKPT_CUDA_DRIVER"), "/usr/local/nvidia/lib64/libcuda.so.1") == 0;
+}
+
+}  // namespace
+
+TEST_CASE("gpus: the driver is found where containers have it", "[unit][device]") {
+  REQUIRE(stand_in().reset("devices=3"));
+  if (::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) != nullptr) {
+    WARN("not tried: this machine has a driver where the loader looks");
+    return;
+  }
+  const std::string said = in_child([] {
+    const std::string driver = std::getenv("CKPT_CUDA_DRIVER");
+    if (driver.starts_with("/usr/local/") || !mount_driver()) return std::string("not allowed");
+    ::unsetenv("CKPT_CUDA_DRIVER");
+    const auto gpus = device::Gpus::open({}, std::make_shared<device::MemoryPins>());
+    return gpus ? fmt::format("{} GPUs", (*gpus)->count()) : gpus.error().text();
+  });
+  if (said == "not allowed") {
+    WARN("not tried: no file system can be mounted here");
+    return;
+  }
+  REQUIRE(said == "3 GPUs");
 }
 
 TEST_CASE("gpus: errors that only a new process cures are told apart", "[unit][device]") {

@@ -3,7 +3,8 @@ changed (`skip_unchanged`), and so do its files a disk that shares; a rank that 
 all of it from them.
 
 Method: two ranks on two nodes, each with frozen layers and adapters under AdamW, whose copies at
-the peer, and whose files on an XFS, are counted by the daemon step by step.
+the peer, and whose files on an XFS, are counted by the daemon step by step. What has changed goes
+by whole Chunks, of which this state has few: so they are counted, and not the share of it.
 """
 
 import os
@@ -17,7 +18,8 @@ torch = pytest.importorskip("torch")
 from test_ranks import Cluster, said  # noqa: E402
 
 STEPS = 4
-CHUNK = 4 << 20  # What changed is sent by whole Chunks; a few of its bytes are at the file's front.
+CHUNK = 4 << 20
+CHANGED_MAX = 2 * CHUNK  # Adapters and moments are 2 MiB; the front of the file changes as well.
 
 
 @pytest.fixture
@@ -59,30 +61,30 @@ def sent_each(log, rank, word="sent"):
     return [(a - c, b - d) for (a, b), (c, d) in zip(told, before, strict=False)]
 
 
-def test_a_step_sends_three_parts_in_a_hundred(start):
-    log = start().finish()
-    assert 0.005 < float(said(log, 0, "trained")[0][0]) < 0.011
+def check_changes(log, word):
+    """All of the first step, and what has changed of the others. Returns the bytes of a step."""
+    sizes = set()
     for rank in range(2):
-        (whole, named), *later = sent_each(log, rank)
-        assert whole > 70 << 20
+        (whole, named), *later = sent_each(log, rank, word)
         assert named == 0
         assert len(later) == STEPS - 1
-        for sent, named in later:
-            assert sent <= 0.03 * whole + 2 * CHUNK
-            assert sent + named == whole
+        for bytes_now, bytes_named in later:
+            assert 0 < bytes_now <= CHANGED_MAX
+            assert bytes_now + bytes_named == whole
+        sizes.add(whole)
+    return min(sizes)
 
 
-def test_a_save_writes_three_parts_in_a_hundred(sharing_disk, start):
+def test_a_step_sends_the_chunks_that_changed(start):
+    log = start().finish()
+    assert 0.005 < float(said(log, 0, "trained")[0][0]) < 0.011
+    assert check_changes(log, "sent") > 70 << 20
+
+
+def test_a_save_writes_the_chunks_that_changed(sharing_disk, start):
     directory = sharing_disk / "job"
     log = start(STEPS, True, directory).finish()
-    for rank in range(2):
-        (whole, shared), *later = sent_each(log, rank, "flushed")
-        assert whole > 70 << 20
-        assert shared == 0
-        assert len(later) == STEPS - 1
-        for written, shared in later:
-            assert written <= 0.03 * whole + 2 * CHUNK
-            assert written + shared == whole
+    assert check_changes(log, "flushed") > 70 << 20
     assert [path.name for path in directory.glob("step-*")] == [f"step-{STEPS:09d}"]
     for node in "AB":
         start.stop(node)

@@ -26,6 +26,11 @@ struct StandInCounts {
   // With fifo=1: bytes that a copy of a stream without priority had to wait for at most.
   std::uint64_t bytes_ahead_max = 0;
   std::uint64_t pin_call_bytes_max = 0;  // Of one registration: other calls wait that long.
+  std::uint64_t pins_by_trainer = 0;     // On the thread that has set the stand-in anew.
+  // With pin_ms: calls of other threads that waited for a registration, or for its end, and the
+  // most bytes that one of them waited for.
+  std::uint64_t calls_behind_pins = 0;
+  std::uint64_t bytes_waited_max = 0;
   std::uint64_t live_streams = 0;
   std::uint64_t live_events = 0;
   std::uint64_t retained_contexts = 0;
@@ -34,7 +39,7 @@ struct StandInCounts {
 
 struct StandInControl {
   // Everything new: "seed=7 devices=2 version=13000 eager=0 fail_at=12 error=700 kill_at=12
-  // kill_copy=3 fail_copy=3 pin_call_max=1073741824 pin_total_max=0 fail_unpins=1
+  // kill_copy=3 fail_copy=3 pin_call_max=1073741824 pin_total_max=0 pin_ms=20 fail_unpins=1
   // refuses_batches=1 drop_wait=4 pending_max=64 host_pointers=0 lacks_newer=1 fifo=1
   // connections=1 refuses_ptx=1 fail_launch=2 dma_after_death=1 corrupt_copy=4", see Settings in
   // settings.hpp. Unknown words are an error. The environment's CKPT_CUDA_STAND_IN is read in the

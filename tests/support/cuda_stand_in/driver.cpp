@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "support/cuda_stand_in/kernels.hpp"
+#include "support/cuda_stand_in/pin_lock.hpp"
 #include "support/cuda_stand_in/world.hpp"
 
 namespace ckpt::test {
@@ -27,7 +28,12 @@ std::unique_ptr<World>& world_place() {
   static auto* place = new std::unique_ptr<World>();
   return *place;
 }
+PinLock& pin_lock() {
+  static auto* lock = new PinLock(world_mutex());
+  return *lock;
+}
 thread_local std::vector<Context*> current;
+std::thread::id trainer;  // The thread that has set the stand-in anew.
 thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 bool read_settings(const char* words, Settings& settings) {
@@ -44,6 +50,7 @@ bool read_settings(const char* words, Settings& settings) {
       {"corrupt_copy", &Settings::corrupt_copy},
       {"pin_call_max", &Settings::pin_call_max},
       {"pin_total_max", &Settings::pin_total_max},
+      {"pin_ms", &Settings::pin_ms},
       {"fail_unpins", &Settings::fail_unpins},
       {"refuses_batches", &Settings::refuses_batches},
       {"drop_wait", &Settings::drop_wait},
@@ -89,7 +96,11 @@ class Call {
   // `name` is that of the function which makes it.
   explicit Call(Needs needs = Needs::context, bool is_counted = true,
                 const char* name = __builtin_FUNCTION())
-      : lock_(world_mutex()), world_(world()), is_counted_(is_counted) {
+      : Call(pin_lock().enter(), needs, is_counted, name) {}
+  Call(PinLock::Entry entry, Needs needs, bool is_counted, const char* name)
+      : lock_(std::move(entry.lock)), world_(world()), is_counted_(is_counted) {
+    world_.counts.calls_behind_pins += entry.bytes_waited > 0 ? 1 : 0;
+    world_.counts.bytes_waited_max = std::max(world_.counts.bytes_waited_max, entry.bytes_waited);
     if (is_counted) result_ = world_.enter(name);
     Context* const context = current.empty() ? nullptr : current.back();
     if (result_ != CUDA_SUCCESS) {
@@ -635,17 +646,22 @@ CUresult free_host(void* address) {
   return result;
 }
 CUresult register_host(void* address, std::size_t bytes, unsigned int flags) {
+  pin_lock().let_others_pass();
   Call call;
   if (call.fails()) return call.result();
   call.must_not_break_graphs();
   if ((flags & CU_MEMHOSTREGISTER_PORTABLE) == 0)
     call->violate("memory was pinned for one context only");
+  call->counts.pins_by_trainer += std::this_thread::get_id() == trainer ? 1 : 0;
+  pin_lock().block(bytes, std::chrono::milliseconds(call->settings.pin_ms));
   return call->pin(*current.back(), address, bytes, false);
 }
 CUresult unregister_host(void* address) {
+  pin_lock().let_others_pass();
   Call call;
   if (call.fails()) return call.result();
   call.must_not_break_graphs();
+  pin_lock().block(call->bytes_pinned(address), std::chrono::milliseconds(call->settings.pin_ms));
   return call->unpin(address, false);
 }
 CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
@@ -764,6 +780,7 @@ bool control_reset(const char* words) {
   Settings settings;
   if (!read_settings(words, settings)) return false;
   current.clear();
+  trainer = std::this_thread::get_id();
   world_place() = std::make_unique<World>(settings);
   return true;
 }

@@ -20,6 +20,7 @@ struct Settings {
   std::uint64_t corrupt_copy = 0;  // The copy to the host that arrives with a bit changed.
   std::uint64_t pin_call_max = 1ull << 30;  // Bytes of one registration.
   std::uint64_t pin_total_max = ~0ull;
+  std::uint64_t pin_ms = 0;           // How long each registration, and its end, blocks all others.
   std::uint64_t fail_unpins = 0;      // So many of the first calls that unregister memory fail.
   std::uint64_t refuses_batches = 0;  // 1: cuMemcpyBatchAsync is there, and not for this GPU.
   std::uint64_t refuses_values = 0;   // 1: cuStreamWriteValue32 is there, and not for this GPU.

@@ -144,8 +144,9 @@ bool World::may_run(StreamQueue& stream) {
 bool World::waits_behind_others(const StreamQueue& stream) const {
   if (settings.connections == 0) return false;
   const Work& work = stream.queue.front();
-  // A priority helps the copies of a stream, and no kernel of it: so an H200 does it.
-  if (work.has_started || (stream.has_priority && !work.is_kernel)) return false;
+  // A priority helps a stream's copies to the host, and nothing else of it: so an H200 does it.
+  const bool goes_past = work.is_to_host || (!work.is_kernel && !work.is_copy);
+  if (work.has_started || (stream.has_priority && goes_past)) return false;
   return std::any_of(streams.begin(), streams.end(), [&](const auto& one) {
     const StreamQueue& other = *one.second;
     if (&other == &stream || other.context != stream.context || other.has_priority) return false;
@@ -429,7 +430,6 @@ CUresult World::pin(Context& context, void* address, std::size_t bytes, bool is_
     if (first < other_end && other_first < end) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   }
   if (!is_ours && bytes > settings.pin_call_max) return CUDA_ERROR_INVALID_VALUE;
-  // Meanwhile every other call of the process waits.
   if (!is_ours)
     counts.pin_call_bytes_max = std::max<std::uint64_t>(counts.pin_call_bytes_max, bytes);
   if (total > settings.pin_total_max) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -461,6 +461,11 @@ CUresult World::unpin(void* address, bool is_ours) {
   pinned_.erase(found);
   counts.pinned_ranges = pinned_.size();
   return CUDA_SUCCESS;
+}
+
+std::size_t World::bytes_pinned(const void* address) const {
+  const auto found = pinned_.find(reinterpret_cast<std::uintptr_t>(address));
+  return found != pinned_.end() ? found->second.bytes : 0;
 }
 
 CUresult World::copy(StreamQueue& stream, void* host, CUdeviceptr address, std::size_t bytes,

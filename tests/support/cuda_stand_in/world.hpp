@@ -104,7 +104,6 @@ class World {
   // Until `mark` is done. False: that will never be.
   bool run_until(const MarkPtr& mark);
   void run_all();
-
   void queue(StreamQueue& stream, Work work);
   StreamQueue& default_stream(Context& context);
   // The calling thread's.
@@ -131,6 +130,7 @@ class World {
   CUresult pin(Context& context, void* address, std::size_t bytes, bool is_ours);
   void check_pinned_is_mapped();
   CUresult unpin(void* address, bool is_ours);
+  std::size_t bytes_pinned(const void* address) const;  // By one registration; 0: by none.
 
   CUresult copy(StreamQueue& stream, void* host, CUdeviceptr address, std::size_t bytes,
                 bool is_to_host, bool is_launch = true);

@@ -94,7 +94,7 @@ TEST_CASE("held copies: samples of all ranks are of the same bytes, and find a d
   CHECK(differences < samples);
 }
 
-TEST_CASE("held copies: nothing is hashed of GPUs, of one rank alone, or when it is not asked for",
+TEST_CASE("held copies: nothing is hashed of one rank alone, or when it is not asked for",
           "[unit][client]") {
   CHECK(Rank(0, 1).registry.held_copies().empty());
   Rank rank(0, 2);
