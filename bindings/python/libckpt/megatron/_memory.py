@@ -19,7 +19,8 @@ logger = logging.getLogger("libckpt")
 
 
 class Memory:
-    """`error` says why steps are not captured; every failure is logged once, none is raised."""
+    """`error` says why steps are not captured; every failure is logged once, and none
+    is raised but that of a wrong option."""
 
     def __init__(self, job, options):
         self.session, self.error, self._unopened = None, None, None
@@ -29,6 +30,8 @@ class Memory:
         try:
             self.session = init(job, **options)
         except errors.CheckpointError as error:
+            if _unopened.is_wrong_option(error):
+                raise
             self._give_up(error)
             self._unopened = _unopened.unopened(error, job, **options)
 

@@ -18,7 +18,7 @@ import transformers
 from libckpt import errors
 from libckpt.core import _settings
 from libckpt.core.files import _publish_queue
-from libckpt._init import with_keywords
+from libckpt._init import check, with_keywords
 from libckpt.transformers._checkpoints import TrainerFolders
 from libckpt.transformers._memory import Resumed, TrainerMemory
 from libckpt.transformers._resuming import ShardedResume, is_from_memory
@@ -72,8 +72,9 @@ class Callback(transformers.TrainerCallback):
 
     @with_keywords
     def __init__(self, *, job=None, dir=None, overlap=True, **options):
+        check(job, dir=dir, **options)
         self._job = job
-        self._overlap = overlap
+        self._overlap = _settings.flag("overlap", overlap)
         self._options = {"dir": dir, **options}
         self._is_refused = False
         self._trainer = None
