@@ -454,6 +454,41 @@ def test_the_best_steps_by_an_evaluation_stay_among_those_of_the_session(runtime
     assert kept == ["step-000000002", "step-000000005"]
 
 
+def test_a_save_meets_the_other_ranks_once_and_takes_nothing_of_an_earlier_run(
+    runtime, tmp_path, monkeypatch
+):
+    """Each save has a folder of its own, that no rank has to empty before the others write."""
+    transformers = pytest.importorskip("transformers")
+    import libckpt.transformers
+
+    output = tmp_path / "output"
+    left = output / ".libckpt" / "work" / "2" / "checkpoint-2" / "left.pt"
+    left.parent.mkdir(parents=True)
+    left.write_text("of a run that was killed in its save")
+    settings = transformers.TrainingArguments(
+        str(output), max_steps=4, per_device_train_batch_size=1, save_steps=2, report_to=[],
+        use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    trainer = transformers.Trainer(
+        Scored([1.0] * 4), settings, train_dataset=[{"x": torch.ones(1)}] * 4
+    )
+    trainer = libckpt.transformers.TrainerWrapper(trainer)
+    meetings, stock = [], trainer.accelerator.wait_for_everyone
+    trainer.accelerator.wait_for_everyone = lambda: meetings.append(stock())
+    saves = trainer._save_checkpoint
+
+    def save(*given):
+        before = len(meetings)
+        saves(*given)
+        assert len(meetings) == before + 1
+
+    trainer._save_checkpoint = save
+    trainer.train()
+    assert folders(output) == [2, 4]
+    assert not (output / "checkpoint-2" / "left.pt").exists()
+    assert list((output / ".libckpt" / "work").iterdir()) == []
+
+
 def test_several_ranks_resume_one_step_from_memory(trainer, tmp_path):
     options = {"ranks": 2, "per_device_train_batch_size": 2}
     whole = run(trainer, tmp_path / "stock", "stock", **options).finish()

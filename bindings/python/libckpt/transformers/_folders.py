@@ -1,6 +1,7 @@
 """Folders: `checkpoint-N` of Transformers, each of which appears complete or not at all.
 
-    OUTPUT/.libckpt/work/N/checkpoint-N   being collected
+    OUTPUT/.libckpt/work/RUN-1/checkpoint-N   being written into, by all ranks
+    OUTPUT/.libckpt/work/N/checkpoint-N       collected: all of them have
     OUTPUT/.libckpt/trash/                on its way out: a folder that is deleted vanishes at once
 """
 
