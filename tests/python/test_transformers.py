@@ -15,6 +15,7 @@ import random
 import re
 import signal
 import subprocess
+import threading
 import time
 import types
 
@@ -23,9 +24,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from libckpt.core._ranks import Ranks  # noqa: E402
 from libckpt.core.files import _publish_queue  # noqa: E402
 from libckpt.transformers._folders import Folders, problem_of  # noqa: E402
 from libckpt.transformers._checkpoints import TrainerFolders  # noqa: E402
+from libckpt.transformers._resuming import newest_for_all  # noqa: E402
 from libckpt.transformers._weights import Weights  # noqa: E402
 
 KILLS = [5, pytest.param(int(os.environ.get("CKPT_PYTHON_KILLS", "100")), marks=pytest.mark.slow)]
@@ -487,6 +490,31 @@ def test_a_save_meets_the_other_ranks_once_and_takes_nothing_of_an_earlier_run(
     assert folders(output) == [2, 4]
     assert not (output / "checkpoint-2" / "left.pt").exists()
     assert list((output / ".libckpt" / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [([[5, 10, 15], [5, 10, 12]], 10), ([[5, 15], [5, 10]], 5), ([[5], []], None),
+     ([[5], [7]], None), ([[5, 10], [5, 10]], 10)],
+)  # fmt: skip
+def test_nodes_with_disks_of_their_own_resume_from_one_folder(tmp_path, there, expected):
+    """With save_on_each_node: a node may have died before its newest one was there."""
+    store, found = torch.distributed.HashStore(), {}
+
+    def resume(rank):
+        folders = Folders(tmp_path / str(rank))
+        for number in there[rank]:
+            folders.path(number).mkdir(parents=True)
+            (folders.path(number) / "trainer_state.json").write_text("{}")
+        ranks = Ranks("job", rank, len(there), store, "said")
+        found[rank] = newest_for_all(folders, ranks)
+
+    threads = [threading.Thread(target=resume, args=(rank,)) for rank in range(len(there))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict.fromkeys(range(len(there)), expected)
 
 
 def test_several_ranks_resume_one_step_from_memory(trainer, tmp_path):

@@ -7,6 +7,7 @@
 
 import json
 import logging
+import math
 import pathlib
 import re
 import shutil
@@ -73,9 +74,10 @@ class Folders:
         """The numbers of all folders, ascending."""
         return _disk.numbers_of(self.output, NAME)
 
-    def newest_whole(self):
-        """The number of the newest folder that a resume can use. The log names newer ones."""
-        for number in reversed(self.numbers()):
+    def newest_whole(self, newest=math.inf):
+        """The number of the newest folder up to that one that a resume can use. The log names newer
+        ones that it cannot."""
+        for number in reversed([each for each in self.numbers() if each <= newest]):
             problem = problem_of(self.path(number))
             if problem is None:
                 return number
