@@ -552,11 +552,12 @@ class Training:
         self._reserved.append(ports.reserve())
         return self._reserved[-1].getsockname()[1]
 
-    def start(self, processes, on, job, steps, *directory, hold_at=0, nodes=()):
-        """`nodes`: the environment of each process, where they are not all on one node."""
+    def start(self, processes, on, job, steps, *directory, hold_at=0, nodes=(), devices=4):
+        """`nodes`: the environment of each process, where they are not all on one node. The
+        processes share the devices."""
         port = self.free_port()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HOLD_AT": str(hold_at),
-                       "XLA_FLAGS": f"{DEVICES}{4 // processes}"}  # fmt: skip
+                       "XLA_FLAGS": f"{DEVICES}{devices // processes}"}  # fmt: skip
         self._count += 1
         self._logs = [self._scratch / f"run-{self._count}-{i}.log" for i in range(processes)]
         for i, log in enumerate(self._logs):
@@ -681,6 +682,25 @@ def test_two_processes_go_on_as_one_and_one_as_two_on_any_mesh(training):
     assert check_goes_on(training, made, "own_memory", 1) == 7
     made |= training.start(2, "2x2", "job", 9).finish()
     assert check_goes_on(training, made, "own_memory", 1) == 8
+
+
+@pytest.mark.slow
+def test_another_number_of_devices_goes_on_from_memory_and_from_storage(
+    training, programs, tmp_path
+):
+    """8 -> 4 -> 8 -> 4 devices in all that a process has; the last ones have storage alone."""
+    job, made = ("job", tmp_path / "dir"), {}
+    for step, devices, on in [(2, 8, "8"), (4, 4, "2x2"), (6, 8, "2x4")]:
+        training.start(1, on, job[0], step, job[1], hold_at=step, devices=devices)
+        found = training.kill_when_it_holds()
+        if made:
+            assert check_goes_on(training, made, "own_memory", 1) == step - 2
+        made |= found
+    training.start(1, "8", job[0], 7, job[1], devices=8)
+    made |= training.finish()
+    lose_memory(programs)
+    training.start(1, "4", job[0], 8, job[1], devices=4).finish()
+    assert check_goes_on(training, made, "storage", 1) == 7
 
 
 @pytest.mark.slow

@@ -407,3 +407,23 @@ def test_a_killed_training_goes_on_bit_for_bit(training, programs, tmp_path, pro
     assert training.began()[0] == 4
     assert made == {step: expected[step] for step in range(5, 9)}
     assert kinds(base) == {4: "p", 8: "p"}
+
+
+@pytest.mark.slow
+def test_another_number_of_devices_goes_on_from_memory_and_from_folders(
+    training, programs, tmp_path, monkeypatch
+):
+    """8 -> 4 -> 8 devices; the last ones have a folder alone."""
+    monkeypatch.setenv("WAITS", "60")
+    base, made = tmp_path / "base", {}
+    for step, devices, on in [(3, 8, "2x4"), (6, 4, "4")]:
+        training.start(1, on, base, step, hold_at=step, devices=devices)
+        made |= training.kill_when_it_holds()
+    began, digest, *_ = training.began()
+    assert began == 3
+    assert digest == made[began][1]
+    lose_memory(programs)
+    training.start(1, "8", base, 8, devices=8).finish()
+    began, digest, *_ = training.began()
+    assert began == 4
+    assert digest == made[began][1]

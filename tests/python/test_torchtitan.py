@@ -123,7 +123,6 @@ def manager(runtime, tmp_path):
 
 REFUSALS = {
     "a_daemon_that_ends": ("DAEMON_PATH", "/bin/false", "start the daemon"),
-    "an_option": ("PORT", "99999999", "option port"),
     "a_file_that_is_not_there": ("SECRET_FILE", "/no/such/file", "there is no such file"),
     "memory": ("MEMORY_BUDGET", "1KiB", "exhausted"),
 }
@@ -141,6 +140,13 @@ def test_what_libckpt_refuses_ends_no_training_and_folders_are_written(
     checkpointer.save(1)
     checkpointer.close()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["step-1"]
+
+
+def test_an_option_of_the_environment_that_cannot_be_read_is_refused(manager, monkeypatch):
+    """Not by training without memory, which its user has asked for in other words."""
+    monkeypatch.setenv("LIBCKPT_PORT", "99999999")
+    with pytest.raises(libckpt.InvalidArgument, match='option port = "99999999"'):
+        manager(interval=1)
 
 
 @pytest.mark.parametrize("wrong", [{"job": "a/b"}, {"save_mem_interval": 0}, {"replicas": 0}])

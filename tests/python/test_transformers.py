@@ -15,6 +15,7 @@ import random
 import re
 import signal
 import subprocess
+import threading
 import time
 import types
 
@@ -23,9 +24,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from libckpt.core._ranks import Ranks  # noqa: E402
 from libckpt.core.files import _publish_queue  # noqa: E402
 from libckpt.transformers._folders import Folders, problem_of  # noqa: E402
 from libckpt.transformers._checkpoints import TrainerFolders  # noqa: E402
+from libckpt.transformers._resuming import newest_for_all  # noqa: E402
 from libckpt.transformers._weights import Weights  # noqa: E402
 
 KILLS = [5, pytest.param(int(os.environ.get("CKPT_PYTHON_KILLS", "100")), marks=pytest.mark.slow)]
@@ -452,6 +455,66 @@ def test_the_best_steps_by_an_evaluation_stay_among_those_of_the_session(runtime
     callback._memory.session.close()
     kept = sorted(path.name for path in (tmp_path / "best").glob("step-*"))
     assert kept == ["step-000000002", "step-000000005"]
+
+
+def test_a_save_meets_the_other_ranks_once_and_takes_nothing_of_an_earlier_run(
+    runtime, tmp_path, monkeypatch
+):
+    """Each save has a folder of its own, that no rank has to empty before the others write."""
+    transformers = pytest.importorskip("transformers")
+    import libckpt.transformers
+
+    output = tmp_path / "output"
+    left = output / ".libckpt" / "work" / "2" / "checkpoint-2" / "left.pt"
+    left.parent.mkdir(parents=True)
+    left.write_text("of a run that was killed in its save")
+    settings = transformers.TrainingArguments(
+        str(output), max_steps=4, per_device_train_batch_size=1, save_steps=2, report_to=[],
+        use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    trainer = transformers.Trainer(
+        Scored([1.0] * 4), settings, train_dataset=[{"x": torch.ones(1)}] * 4
+    )
+    trainer = libckpt.transformers.TrainerWrapper(trainer)
+    meetings, stock = [], trainer.accelerator.wait_for_everyone
+    trainer.accelerator.wait_for_everyone = lambda: meetings.append(stock())
+    saves = trainer._save_checkpoint
+
+    def save(*given):
+        before = len(meetings)
+        saves(*given)
+        assert len(meetings) == before + 1
+
+    trainer._save_checkpoint = save
+    trainer.train()
+    assert folders(output) == [2, 4]
+    assert not (output / "checkpoint-2" / "left.pt").exists()
+    assert list((output / ".libckpt" / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [([[5, 10, 15], [5, 10, 12]], 10), ([[5, 15], [5, 10]], 5), ([[5], []], None),
+     ([[5], [7]], None), ([[5, 10], [5, 10]], 10)],
+)  # fmt: skip
+def test_nodes_with_disks_of_their_own_resume_from_one_folder(tmp_path, there, expected):
+    """With save_on_each_node: a node may have died before its newest one was there."""
+    store, found = torch.distributed.HashStore(), {}
+
+    def resume(rank):
+        folders = Folders(tmp_path / str(rank))
+        for number in there[rank]:
+            folders.path(number).mkdir(parents=True)
+            (folders.path(number) / "trainer_state.json").write_text("{}")
+        ranks = Ranks("job", rank, len(there), store, "said")
+        found[rank] = newest_for_all(folders, ranks)
+
+    threads = [threading.Thread(target=resume, args=(rank,)) for rank in range(len(there))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict.fromkeys(range(len(there)), expected)
 
 
 def test_several_ranks_resume_one_step_from_memory(trainer, tmp_path):

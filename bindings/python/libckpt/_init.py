@@ -6,7 +6,7 @@ import operator
 import os
 from typing import Any, TypedDict
 
-from libckpt import errors
+from libckpt import _native, errors
 from libckpt.core import _frameworks, _settings
 from libckpt.session import Session
 
@@ -55,7 +55,46 @@ def init(
     return _open(given)
 
 
+def check(job=None, **options):
+    """For a door that opens its session later than it is made: refuses a wrong option now, by its
+    name and its value. `options` are those of init. Errors: InvalidArgument."""
+    given = {key.removesuffix("_"): v for key, v in options.items() if v is not None}
+    if _settings.is_true(given.get("disable", _settings.configured("disable"))):
+        return
+    given = _translated({**given, "job": job or "not-named-yet"})
+    _configured_to_raise()
+    for name in ("guard", *FLAGS):
+        given.pop(name, None)
+    try:
+        _native.check_options(given)
+    except errors.InvalidArgument:
+        raise
+    except errors.CheckpointError:  # Of the file. The opening says it, and training may go on.
+        pass
+
+
 def _open(given):
+    given = _translated(given)
+    raise_on_error = given.pop("raise_on_error", None)
+    if raise_on_error is None:
+        raise_on_error = _configured_to_raise()
+    allow_pickle = given.pop("allow_pickle", False)
+    debug = given.pop("debug", os.environ.get("LIBCKPT_DEBUG") == "1")
+    guarded = given.pop("guard", ())
+    guarded = guarded if isinstance(guarded, (list, tuple)) else (guarded,)
+    for optimizer in guarded:
+        _frameworks.guardable(optimizer)  # Refuses what is no optimizer before anything opens.
+    session = Session(given, raise_on_error=raise_on_error, allow_pickle=allow_pickle, debug=debug)
+    return session.guard(*guarded) if guarded else session
+
+
+def _configured_to_raise():
+    """Whether the environment or the file says so."""
+    return _settings.flag("raise_on_error", _settings.configured("raise_on_error") or "")
+
+
+def _translated(given):
+    """The options as the library, and a session, take them."""
     if "max_ckpt_num" in given and "keep" in given:
         raise errors.InvalidArgument("give max_ckpt_num or keep: they are the same")
     given |= {name: _settings.count(name, given[name]) for name in COUNTS if name in given}
@@ -68,17 +107,7 @@ def _open(given):
         given["keep_every"] = _settings.intervals_as_text(given["keep_every"])
     if "dir" in given:
         given["dir"] = _settings.absolute(given["dir"])
-    # The environment or the file may set it, too.
-    configured = _settings.configured("raise_on_error") or ""
-    raise_on_error = _settings.flag("raise_on_error", given.pop("raise_on_error", configured))
-    allow_pickle = given.pop("allow_pickle", False)
-    debug = given.pop("debug", os.environ.get("LIBCKPT_DEBUG") == "1")
-    guarded = given.pop("guard", ())
-    guarded = guarded if isinstance(guarded, (list, tuple)) else (guarded,)
-    for optimizer in guarded:
-        _frameworks.guardable(optimizer)  # Refuses what is no optimizer before anything opens.
-    session = Session(given, raise_on_error=raise_on_error, allow_pickle=allow_pickle, debug=debug)
-    return session.guard(*guarded) if guarded else session
+    return given
 
 
 def _check(given):

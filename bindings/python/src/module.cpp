@@ -22,6 +22,7 @@
 #include "client.hpp"
 #include "failure.hpp"
 #include "gpu_ranks.hpp"
+#include "options.hpp"
 #include "tensor_probe.hpp"
 #include "tree.hpp"
 
@@ -72,6 +73,13 @@ std::uint64_t slot_bytes(const std::string& directory, std::uint32_t rank) {
   return ckpt::newest_slot_bytes(directory, rank);
 }
 
+// Refuses a value that no session would take, of the options, the environment or the file.
+void check_options(const nb::dict& options) {
+  ckpt::Options given = ckpt::python::options_from(options);
+  const nb::gil_scoped_release release;
+  ckpt::python::take(ckpt::explain(given));
+}
+
 // All that the library has. They are asked for switched off: so no environment can be wrong.
 std::vector<std::string> option_names() {
   ckpt::Options options;
@@ -90,6 +98,7 @@ NB_MODULE(_native, module) {
   module.def("published", &published, nb::arg("directory"));
   module.def("slot_bytes", &slot_bytes, nb::arg("directory"), nb::arg("rank"));
   module.def("option_names", &option_names);
+  module.def("check_options", &check_options, nb::arg("options"));
   module.def("memory_of", &ckpt::python::memory_of, nb::arg("api").none(), nb::arg("tensor_type"),
              nb::arg("parts"));
   nb::class_<Places>(module, "Places")

@@ -6,7 +6,7 @@ import logging
 from libckpt import errors
 from libckpt._init import init
 from libckpt.accelerate._position import Position
-from libckpt.core import _resuming, _unopened
+from libckpt.core import _resuming, _settings, _unopened
 from libckpt.rng import RNG
 from libckpt.ticket import Ticket
 
@@ -16,10 +16,11 @@ CAPTURE_DEADLINE = 5.0  # For a capture that runs beside training.
 
 
 class Memory:
-    """The session of an Accelerator; it logs every failure and raises none."""
+    """The session of an Accelerator; it logs every failure, and raises only that of a wrong
+    option."""
 
     def __init__(self, accelerator, job, overlap, options):
-        self._accelerator, self._overlap = accelerator, overlap
+        self._accelerator, self._overlap = accelerator, _settings.flag("overlap", overlap)
         self._guarded = []
         self.position = Position(accelerator)
         self.step = -1  # That was captured or restored last.

@@ -9,10 +9,14 @@ from libckpt import errors
 sessions = weakref.WeakSet()
 
 
+class AlreadyOpen(errors.InvalidArgument):
+    """Not an option is wrong: the job has a session here, as of a framework's object before."""
+
+
 def check_free(job, rank):
     for session in list(sessions):
         if (session.job, session.rank) == (job, rank) and not session.is_closed:
-            raise errors.InvalidArgument(
+            raise AlreadyOpen(
                 f"job {job}: this process has a session of it already: close that one first"
             )
 

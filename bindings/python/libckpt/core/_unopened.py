@@ -9,7 +9,7 @@ import logging
 from libckpt import errors
 from libckpt._init import init
 from libckpt._published import list_published
-from libckpt.core import _ranks
+from libckpt.core import _open_sessions, _ranks
 
 logger = logging.getLogger("libckpt")
 
@@ -29,6 +29,12 @@ def opened(job, dir=None, *, may_raise=False, **options):
                      job, error)  # fmt: skip
         session = init(job, dir, **{**options, "disable": True})
         return session, Unopened(session, error)
+
+
+def is_wrong_option(error):
+    """Whether a door raises it: a training is not to begin in another way than its user wrote."""
+    is_there = isinstance(error, _open_sessions.AlreadyOpen)
+    return isinstance(error, errors.InvalidArgument) and not is_there
 
 
 def unopened(error, job, **options):

@@ -19,7 +19,7 @@ from torch.futures import Future
 from libckpt import errors
 from libckpt.core import _settings
 from libckpt.dcp import _capturing, _fetching, _folders, _ids, _jobs, _staging
-from libckpt._init import with_keywords
+from libckpt._init import check, with_keywords
 
 __all__ = ["Storage"]
 
@@ -39,6 +39,7 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
     def __init__(self, checkpoint_id=None, *, dir=None, **options):
         given = {"dir": dir, **options}
         options = {name: value for name, value in given.items() if value is not None}
+        check(**options)
         self._may_raise = _settings.flag("raise_on_error", options.pop("raise_on_error", False))
         self._options = options
         self._default = None if checkpoint_id is None else _ids.parse(checkpoint_id)

@@ -18,7 +18,7 @@ import weakref
 
 from libckpt import errors
 from libckpt._init import with_keywords
-from libckpt.core import _resuming, _settings, _unopened
+from libckpt.core import _open_sessions, _resuming, _settings, _unopened
 from libckpt.core.files import _leftovers, _publish_queue
 from libckpt.deepspeed._folders import Folders
 from libckpt.deepspeed._layout import Layout
@@ -71,6 +71,8 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
             _take_over(job)
         memory = Memory(engine, layout, job, given, {"dir": dir, **options}) if layout else None
     except (errors.CheckpointError, AttributeError) as error:  # A version with other fields.
+        if _unopened.is_wrong_option(error):
+            raise
         problem, why = str(error), error
         if not isinstance(error, errors.InvalidArgument):  # With that the job may have a step.
             unopened = _unopened.unopened(error, job, dir=dir, **options) if layout else None
@@ -93,7 +95,7 @@ def _take_over(job):
         return
     if not earlier.memory.session.is_closed:
         if not hasattr(sys, "ps1"):  # A program may train both, and a job has one line of steps.
-            raise errors.InvalidArgument(
+            raise _open_sessions.AlreadyOpen(
                 f"attach: job {job} is attached to another engine of this process: give each "
                 "engine a job of its own, or call libckpt.deepspeed.detach(engine) with that one"
             )

@@ -121,6 +121,7 @@ class Folders:
     def _open(self, directory):
         key = os.path.realpath(directory)
         if key not in self._sets:
+            self._let_go()
             try:
                 place = {"rank": self._layout.rank, "world_size": self._layout.ranks}
                 self._sets[key] = FileSets("deepspeed", key, advice=ADVICE, **place,
@@ -129,6 +130,16 @@ class Folders:
                 logger.error("libckpt: %s: %s; stock DeepSpeed writes its folders", key, error)
                 self._sets[key] = None
         return self._sets[key]
+
+    def _let_go(self):
+        """One directory is open at a time, which takes memory for three folders: some have another
+        one for each save, and may delete those before it soon."""
+        for key, sets in list(self._sets.items()):
+            try:
+                if sets is None or sets.let_go():
+                    del self._sets[key]
+            except errors.CheckpointError as error:
+                logger.error("libckpt: %s: %s", key, error)
 
 
 def can_collect(engine):

@@ -40,17 +40,17 @@ class EngineState:
         return found
 
     def give(self, session, found, into=None):
-        """Fills the engine, and further items, with what newest() found. Returns what did it."""
+        """Fills the engine, and further items, with what newest() found. Only that has seen where
+        the shard came from: by now it is in the node's own memory."""
         engine, layout, items = self._engine, self._layout, found.items
         prologue = getattr(engine.optimizer, "checkpoint_event_prologue", None)
         if prologue is not None:
             prologue()
         make_room(layout, items["optimizer"])
         filled = targets(engine, layout, items) | (into or {})
-        restored = session.restore(filled, step=found.step, arrays=layout.arrays())
+        session.restore(filled, step=found.step, arrays=layout.arrays())
         layout.spread()
         give(engine, layout, items)
-        return restored
 
 
 def items_of(engine, layout):

@@ -45,7 +45,7 @@ class Checkpointer:
                 "can agree on a step: call jax.distributed.initialize() first"
             )
         options.update(rank=rank, world_size=world_size)
-        may_raise = options.get("raise_on_error") is True
+        may_raise = _settings.flag("raise_on_error", options.get("raise_on_error") or False)
         self.session, self._unopened = _unopened.opened(job, dir, may_raise=may_raise, **options)
         self._capture = _capture.Capture()
         self._running = None  # The Ticket of a save whose views may still be held.

@@ -8,7 +8,7 @@ import pathlib
 import torch
 
 from libckpt import errors
-from libckpt._init import init, with_keywords
+from libckpt._init import check, init, with_keywords
 from libckpt.core import _resuming, _settings, _unopened
 from libckpt.core.files import _publish_queue
 from libckpt.lightning import _unvalidated
@@ -36,7 +36,8 @@ class Callback(pl.Callback):
 
     @with_keywords
     def __init__(self, *, job=None, dir=None, overlap=True, **options):
-        self._job, self._overlap = job, overlap
+        check(job, dir=dir, **options)
+        self._job, self._overlap = job, _settings.flag("overlap", overlap)
         self._options = {"dir": dir, **options}
         self._is_disabled = _settings.is_true(
             options.get("disable") or _settings.configured("disable")

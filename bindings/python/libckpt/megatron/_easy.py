@@ -1,10 +1,12 @@
 """EasyCkpt: the memory and the folders of a job, for the three functions of the package."""
 
 import logging
+import operator
 import os
 import pathlib
 
 from libckpt import errors
+from libckpt._init import check
 from libckpt.core import _resuming, _settings
 from libckpt.core.files import _leftovers, _publish_queue
 from libckpt.megatron import _classic, _folders, _torch_dist, _training
@@ -25,14 +27,16 @@ class EasyCkpt:
                 + ", ".join(FORMATS)
             )
         self._format = ckpt_format
-        self._storage_interval = save_storage_interval
-        self._max_ckpt_num = max_ckpt_num or 0
+        self._storage_interval = _count("save_storage_interval", save_storage_interval)
+        self._max_ckpt_num = _count("max_ckpt_num", max_ckpt_num)
         self._options = {"save_mem_interval": save_mem_interval or "never", **options}
         if dir is not None:
-            self._options |= {"dir": dir, "save_storage_interval": save_storage_interval or "never",
-                              "max_ckpt_num": max_ckpt_num or 0}  # fmt: skip
+            interval = self._storage_interval or "never"
+            self._options |= {"dir": dir, "save_storage_interval": interval,
+                              "max_ckpt_num": self._max_ckpt_num}  # fmt: skip
         if log_file_path is not None:
             self._options["log_file_path"] = os.fspath(log_file_path)
+        check(job, **self._options)
         self._job, self._save_dir, self._load_dir = job, save_dir, load_dir
         self._memory, self._folders = None, None
         self._has_asked = False  # Memory for its newest step.
@@ -185,6 +189,14 @@ class EasyCkpt:
         folder = pathlib.Path(self._path(newest))
         give = _torch_dist.give if _torch_dist.is_one(folder) else _classic.give
         return give(folder, model, optimizer, scheduler, strict)
+
+
+def _count(name, given):
+    """Of iterations or folders; 0: none, or all."""
+    count = _settings.count(name, given or 0)
+    if not hasattr(count, "__index__") or operator.index(count) < 0:
+        raise errors.InvalidArgument(f"option {name}: {given!r} was given: give a number from 0")
+    return count
 
 
 def _chunks(model):

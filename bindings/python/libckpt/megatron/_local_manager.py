@@ -14,7 +14,7 @@ import pickle
 import torch
 
 from libckpt import errors
-from libckpt._init import with_keywords
+from libckpt._init import check, with_keywords
 from libckpt.core import _unopened
 from libckpt.core._ranks import counted
 from libckpt.core.files import _publish_queue
@@ -35,6 +35,7 @@ class LocalCheckpointManager:
     def __init__(self, root_local_ckpt_dir, session_id="", repl_strategy=None, **options):
         self.session_id, self.repl_strategy = session_id, repl_strategy
         self.latest_iteration = -1
+        check(**options)
         self._root = os.path.realpath(root_local_ckpt_dir)
         self._options = options
         self._session, self._unopened, self._restored = None, None, None

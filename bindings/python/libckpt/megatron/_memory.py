@@ -19,7 +19,8 @@ logger = logging.getLogger("libckpt")
 
 
 class Memory:
-    """`error` says why steps are not captured; every failure is logged once, none is raised."""
+    """`error` says why steps are not captured; every failure is logged once, and none
+    is raised but that of a wrong option."""
 
     def __init__(self, job, options):
         self.session, self.error, self._unopened = None, None, None
@@ -29,6 +30,8 @@ class Memory:
         try:
             self.session = init(job, **options)
         except errors.CheckpointError as error:
+            if _unopened.is_wrong_option(error):
+                raise
             self._give_up(error)
             self._unopened = _unopened.unopened(error, job, **options)
 
@@ -106,19 +109,18 @@ class Memory:
 
     def restore(self, model, optimizer, scheduler, step=None, oldest=None):
         """Fills model, optimizer and scheduler from the newest step. Returns what progress it had,
-        and the Restored; None: there is no step. Of one before `oldest` nothing is filled, since
-        Megatron adds its own to what a scheduler has. All ranks call it."""
+        and the Restored of the plain data, which comes first: it brings the shard to this node, so
+        that it alone has seen from where. None: there is no step. Of one before `oldest` nothing is
+        filled, since Megatron adds its own to what a scheduler has. All ranks call it."""
         pieces = self._pieces_on_all_ranks(model, optimizer)
         made = []
         if pieces is None:
             return None
         try:
-            if oldest is not None:
-                found = self.session.restore(step=step)
-                if found.step < oldest:
-                    return found.items["state"]["progress"], found
-                step = found.step
-            restored, state = self._fill(pieces, made, step)
+            found = self.session.restore(step=step)
+            if oldest is not None and found.step < oldest:
+                return found.items["state"]["progress"], found
+            state = self._fill(pieces, made, found)
         except errors.NotFound:
             _optimizers.drop_state(made)
             return None
@@ -135,9 +137,9 @@ class Memory:
             logger.warning(
                 "libckpt: step %d was saved by a rank with another place in Megatron's groups: the "
                 "generators of its random tracker stay as they are",
-                restored.step,
+                found.step,
             )
-        return state["progress"], restored
+        return state["progress"], found
 
     def _pieces_on_all_ranks(self, model, optimizer):
         """None: a rank has something that libckpt does not know. Memory has no such step, so that
@@ -155,28 +157,26 @@ class Memory:
             self._give_up(error)
             return None
 
-    def _fill(self, pieces, made, step):
+    def _fill(self, pieces, made, found):
         """With the arrays that this number of ranks would have saved; and if nobody saved such
         ones, with those that were."""
         keys, has_step = _optimizers.state_of(pieces.parts)
         made += _optimizers.make_state(pieces.parts, keys, has_step)
         here = json.loads(pieces.geometry())
+        there = json.loads(found.items["state"]["geometry"])
         into, failure = {"state": {}, "rng": RNG()}, None
         try:
-            restored = self.session.restore(into, step, arrays=pieces.arrays())
-            there = json.loads(into["state"]["geometry"])
+            self.session.restore(into, found.step, arrays=pieces.arrays())
         except errors.NotFound:
             raise
         except errors.CheckpointError as error:
             failure = error
-            restored = self.session.restore(step=step)
-            there = json.loads(restored.items["state"]["geometry"])
         is_done = failure is None and _state_in(there) == _state_in(here)
         if self.session.ranks.decide("geometry", is_done, all):
-            return restored, into["state"]
-        if there != here and restored.world_size == self.session.world_size:
+            return into["state"]
+        if there != here and found.world_size == self.session.world_size:
             raise errors.Unsupported(
-                f"restore step {restored.step}: as many ranks saved it, which divide the model "
+                f"restore step {found.step}: as many ranks saved it, which divide the model "
                 f"among their ranks otherwise ({_said(there)}, and here {_said(here)}): start with "
                 "those sizes, or with another number of ranks"
             ) from failure
@@ -187,11 +187,11 @@ class Memory:
         changed = {here[name]: there[name] for name in ("expert_tensor", "tensor")}
         arrays, relaid = pieces.relaid(changed)
         into = {"state": {}, "rng": RNG()}
-        restored = self.session.restore(into, restored.step, arrays=arrays)
+        self.session.restore(into, found.step, arrays=arrays)
         with torch.no_grad():
             for each in relaid:
                 each.fill()
-        return restored, into["state"]
+        return into["state"]
 
 
 def _said(geometry):

@@ -26,8 +26,9 @@ from torch_checkpointing.storage.filesystem import (
 )
 
 from libckpt import errors
+from libckpt._init import check
 from libckpt.adapters.torch import _file_sets
-from libckpt.core import _settings
+from libckpt.core import _settings, _unopened
 from libckpt.core.files import _publish_queue
 from libckpt.core.files._disk import files_of
 
@@ -56,6 +57,7 @@ class StorageConfig(LocalFileSystemStorageConfig):
         unknown = sorted(options.keys() - self.options.keys())
         if unknown:
             raise errors.InvalidArgument(f"StorageConfig has no option {', '.join(unknown)}")
+        check(**self.options)
         self._process = os.getpid()
 
     def create_storage(self):
@@ -72,6 +74,8 @@ class StorageConfig(LocalFileSystemStorageConfig):
         try:
             return Storage(self)
         except errors.CheckpointError as error:
+            if _unopened.is_wrong_option(error):
+                raise
             if _refused.get(self.directory) != str(error):  # A manager makes two of them.
                 _refused[self.directory] = str(error)
                 logger.error("libckpt: %s; folders are written to disk as ever", error)

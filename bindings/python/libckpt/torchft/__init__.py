@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from torchft.checkpointing import CheckpointTransport, HTTPTransport
 
 from libckpt import errors
+from libckpt._init import check
 from libckpt.adapters.torch import _plain_distributed
 from libckpt.adapters.torch._asks import Asks, Store
 from libckpt.core import _settings, _transfer
@@ -42,6 +43,8 @@ class Transport(CheckpointTransport):
         super().__init__()
         options = {"node": node, "interface": interface, "port": port, "daemon_path": daemon_path,
                    "runtime_dir": runtime_dir, "memory_budget": memory_budget}  # fmt: skip
+        allow_pickle = _settings.flag("allow_pickle", allow_pickle)
+        check(**options)
         self._stock = HTTPTransport(timeout or TIMEOUT, num_chunks)
         self._daemon = _transfer.LocalDaemon(options, allow_pickle)
         self._wants_stock = self._is_off()  # From a failure on, too.

@@ -75,6 +75,8 @@ class CheckpointManager(_Stock):
         try:
             self._session = init(job, **options).guard(*self.states[OPTIMIZER])
         except errors.CheckpointError as error:  # All ranks have it: they open together or not.
+            if _unopened.is_wrong_option(error):
+                raise
             logger.error("libckpt: %s; steps are not captured in memory", error)
             self._unopened = _unopened.unopened(error, job, **options)
 

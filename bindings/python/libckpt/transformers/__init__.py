@@ -18,10 +18,10 @@ import transformers
 from libckpt import errors
 from libckpt.core import _settings
 from libckpt.core.files import _publish_queue
-from libckpt._init import with_keywords
+from libckpt._init import check, with_keywords
 from libckpt.transformers._checkpoints import TrainerFolders
 from libckpt.transformers._memory import Resumed, TrainerMemory
-from libckpt.transformers._resuming import ShardedResume, is_from_memory
+from libckpt.transformers._resuming import ShardedResume, is_from_memory, newest_for_all
 from libckpt.transformers._sharded_folders import ShardedFolders
 from libckpt.transformers._sharded_memory import ShardedMemory
 from libckpt.transformers._trainers import calling_trainer, is_sharded, is_stock, problem_of
@@ -72,8 +72,9 @@ class Callback(transformers.TrainerCallback):
 
     @with_keywords
     def __init__(self, *, job=None, dir=None, overlap=True, **options):
+        check(job, dir=dir, **options)
         self._job = job
-        self._overlap = overlap
+        self._overlap = _settings.flag("overlap", overlap)
         self._options = {"dir": dir, **options}
         self._is_refused = False
         self._trainer = None
@@ -146,8 +147,10 @@ class Callback(transformers.TrainerCallback):
         if self._sharded is not None:
             self._folders.finish()
             return
-        with self._trainer.args.main_process_first(local=False, desc="leftovers of an earlier run"):
-            if self._trainer.is_world_process_zero():
+        args = self._trainer.args
+        each = args.save_on_each_node
+        with args.main_process_first(local=each, desc="leftovers of an earlier run"):
+            if args.should_save:
                 self._folders.finish()
 
     def _newest(self):
@@ -159,7 +162,8 @@ class Callback(transformers.TrainerCallback):
             self._resumed = self._sharded
             self._sharded.write_state()
             return self._sharded.folder
-        number = folders.newest_whole()
+        session = self._memory.session
+        number = newest_for_all(folders, None if session is None else session.ranks)
         is_early = self._sharded is None or self._memory.session is None
         restored = self._memory.newest() if can_load and is_early else None
         if is_from_memory(self._memory, restored, folders, number):

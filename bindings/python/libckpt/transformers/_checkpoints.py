@@ -6,6 +6,10 @@ storage while training goes on. The folder is renamed to `checkpoint-N` when all
 """
 
 import logging
+import secrets
+import shutil
+
+from accelerate.utils import broadcast_object_list
 
 from libckpt import errors
 from libckpt.core.files import _leftovers, _publish_queue
@@ -23,6 +27,7 @@ class TrainerFolders:
         self._is_disabled = is_disabled  # Transformers writes all of it then, at once.
         self._queue = None
         self._weights = None  # Collected while the Trainer's own save runs.
+        self._run, self._saves = None, 0  # Which all ranks know, and count alike.
 
     def folders(self, trial=None):
         return Folders(type(self._trainer)._get_output_dir(self._trainer, trial=trial))
@@ -34,23 +39,32 @@ class TrainerFolders:
         name = str(number)
         if name in self._waiting():
             _publish_queue.settle(wait=True)  # The same step again.
-        hidden = folders.work.folder(name)
-        if trainer.is_world_process_zero():
-            folders.work.begin(name)
-        trainer.accelerator.wait_for_everyone()
+        hidden = folders.work.folder(self._new_name())
         (hidden / f"checkpoint-{number}").mkdir(parents=True, exist_ok=True)
         self._weights = Weights(hidden / f"checkpoint-{number}")
         with replaced(trainer, _get_output_dir=lambda trial=None: str(hidden),
                       _push_from_checkpoint=lambda folder: None):  # fmt: skip
             stock_save(model, trial)
         weights, self._weights = self._weights, None
-        trainer.accelerator.wait_for_everyone()  # Each rank writes a file of its own.
+        # Each rank has written a file of its own. They meet as Transformers' ranks do: where they
+        # talk through a Store, one that writes for more than a minute is given up by the others.
+        trainer.accelerator.wait_for_everyone()
         self._note_best(folders)
         if trainer.args.should_save:
-            state_file = hidden / f"checkpoint-{number}" / "trainer_state.json"
+            weights.move_to(folders.work.begin(name) / f"checkpoint-{number}")
+            shutil.rmtree(hidden, ignore_errors=True)
+            state_file = weights.folder / "trainer_state.json"
             trainer.state.save_to_json(str(state_file))
             self._hand_over(folders, number, weights)
             self._publish_if_wanted(folders, number)
+
+    def _new_name(self):
+        """A folder's that no save has had, of this run or an earlier one: all ranks write into it
+        at once, and none waits until another has emptied it."""
+        if self._run is None:
+            (self._run,) = broadcast_object_list([secrets.token_hex(8)])
+        self._saves += 1
+        return f"{self._run}-{self._saves}"
 
     def keep_weights(self, stock_save, *arguments, **options):
         """In the place of `_save`: all it does, but the writing of the weights."""

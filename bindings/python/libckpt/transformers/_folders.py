@@ -1,11 +1,13 @@
 """Folders: `checkpoint-N` of Transformers, each of which appears complete or not at all.
 
-    OUTPUT/.libckpt/work/N/checkpoint-N   being collected
+    OUTPUT/.libckpt/work/RUN-1/checkpoint-N   being written into, by all ranks
+    OUTPUT/.libckpt/work/N/checkpoint-N       collected: all of them have
     OUTPUT/.libckpt/trash/                on its way out: a folder that is deleted vanishes at once
 """
 
 import json
 import logging
+import math
 import pathlib
 import re
 import shutil
@@ -72,9 +74,10 @@ class Folders:
         """The numbers of all folders, ascending."""
         return _disk.numbers_of(self.output, NAME)
 
-    def newest_whole(self):
-        """The number of the newest folder that a resume can use. The log names newer ones."""
-        for number in reversed(self.numbers()):
+    def newest_whole(self, newest=math.inf):
+        """The number of the newest folder up to that one that a resume can use. The log names newer
+        ones that it cannot."""
+        for number in reversed([each for each in self.numbers() if each <= newest]):
             problem = problem_of(self.path(number))
             if problem is None:
                 return number

@@ -31,13 +31,14 @@ TOTALS = {  # By name among the items, the Trainer's field.
 
 
 class TrainerMemory:
-    """The session that a Trainer's steps are captured in; every failure is logged, none raised."""
+    """The session that a Trainer's steps are captured in; every failure is logged, and none is
+    raised but that of a wrong option."""
 
     def __init__(self, trainer, job, overlap, options):
         self._trainer = trainer
         self._captured = -1
         self._has_asked = False  # Memory for its newest step.
-        self._overlap = overlap
+        self._overlap = _settings.flag("overlap", overlap)
         self._guarded = None
         self.session = self._unopened = None
         self.failure = None  # Why the newest step could not be had.
@@ -46,6 +47,8 @@ class TrainerMemory:
         try:
             self.session = init(job, **options)
         except errors.CheckpointError as error:
+            if _unopened.is_wrong_option(error):
+                raise
             logger.error("libckpt: %s; steps are not captured in memory", error)
             self._unopened = _unopened.unopened(error, job, **options)
 

@@ -17,6 +17,25 @@ def is_from_memory(memory, restored, folders, number):
     return is_so
 
 
+def newest_for_all(folders, ranks):
+    """The number of the newest folder that every rank can use: a node may have a disk of its own,
+    as with save_on_each_node, and may have died before its newest one was there. All ranks call
+    it. `ranks` None: they have no session to talk by, and each takes its own newest one."""
+    number = folders.newest_whole()
+    while ranks is not None:
+        oldest, are_alike = ranks.decide("newest folder of all", number, _oldest)
+        if are_alike:
+            break
+        number = None if oldest is None else folders.newest_whole(oldest)
+    return number
+
+
+def _oldest(numbers):
+    """(None where a rank has none, whether all are the same)."""
+    oldest = None if None in numbers else min(numbers)
+    return [oldest, all(number == oldest for number in numbers)]
+
+
 class ShardedResume:
     """Where a sharded Trainer resumes from.
 

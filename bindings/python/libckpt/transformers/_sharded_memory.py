@@ -107,7 +107,9 @@ class _EngineParts:
         return self._state.arrays()
 
     def restore(self, session, into):
-        return self._state.give(session, self._state.newest(session), into)
+        found = self._state.newest(session)
+        self._state.give(session, found, into)
+        return found
 
 
 class _FsdpParts:

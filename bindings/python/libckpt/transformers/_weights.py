@@ -7,6 +7,7 @@ calls a function of its module for the bytes. So that function is another one wh
 
 import contextlib
 import importlib
+import os
 import pathlib
 import threading
 
@@ -22,7 +23,7 @@ class Weights:
     """The tensors of one file, and objects that are files beside it in the folder."""
 
     def __init__(self, folder):
-        self._folder = pathlib.Path(folder)
+        self.folder = pathlib.Path(folder)
         self.file = None  # Its name.
         self.tensors = {}
         self.objects = {}  # By name.
@@ -30,20 +31,25 @@ class Weights:
     def take(self, tensors, path, metadata=None):
         """Whether the file is this one's; then its tensors are held until they are captured."""
         path = pathlib.Path(path)
-        is_one = self.file is None and path.parent == self._folder and metadata == METADATA
+        is_one = self.file is None and path.parent == self.folder and metadata == METADATA
         if not is_one or not is_storable(tensors):
             return False
         self.file, self.tensors = path.name, dict(tensors)
         return True
+
+    def move_to(self, folder):
+        """The folder is another one from now on."""
+        os.rename(self.folder, folder)
+        self.folder = folder
 
     def write(self):
         """As Transformers would have."""
         from safetensors.torch import save_file
 
         for name, content in self.objects.items():
-            torch.save(content, self._folder / name)
+            torch.save(content, self.folder / name)
         if self.file is not None:
-            save_file(self.tensors, self._folder / self.file, metadata=METADATA)
+            save_file(self.tensors, self.folder / self.file, metadata=METADATA)
 
 
 @contextlib.contextmanager

@@ -194,8 +194,10 @@ class PublishQueue:
         self.waiting.clear()
         if self in _queues:
             _queues.remove(self)
+        is_there = self.directory.is_dir()  # Else its user has deleted it, with all its steps.
+        deadline = min(self.patience(), EXIT_DEADLINE if is_there else FAILED_DEADLINE)
         with contextlib.suppress(errors.CheckpointError):
-            self.session.close(min(self.patience(), EXIT_DEADLINE))
+            self.session.close(deadline)
             for _, path in [] if leaves_steps else _storage.steps(self.directory):
                 shutil.rmtree(path, ignore_errors=True)
 
