@@ -353,7 +353,7 @@ Task<void> remove_abandoned(Site target, const CopyOrder& order, const format::T
 }
 
 // Step 6. Failures change nothing: the copy is durable.
-Task<void> record_copy(Site target, const CopyOrder& order, const std::string& name) {
+Task<void> record_copy(Site target, const CopyOrder& order, std::string name) {
   Event event;
   event.operation = "copy";
   event.path = name;
@@ -367,14 +367,14 @@ Task<void> record_copy(Site target, const CopyOrder& order, const std::string& n
 }
 
 // Also where the step was there before: the copy that put it there may have died in between.
-Task<void> point_latest(Site target, const CopyOrder& order, const std::string& name) {
+Task<void> name_in_latest(Site target, std::string name, std::uint64_t attempt) {
   const auto read = co_await read_run_catalog(target);
   if (!read) co_return Status();
   const Checkpoint* const newest = newest_living(read->catalog);
   if (newest == nullptr || newest->name != name) co_return Status();
   const auto known = co_await read_latest(target);
   if (known && *known == name + "\n") co_return Status();
-  const std::string aside = aside_name("." + std::string(latest_name), order.attempt);
+  const std::string aside = aside_name("." + std::string(latest_name), attempt);
   const Status pointed =
       co_await replace_file(target, std::string(latest_name), name + "\n", aside);
   if (!pointed) log_warning("storage: update `latest`: {}", pointed.error().message());
@@ -424,7 +424,7 @@ Task<Copied> copy_checkpoint(Site target, CopyOrder order) {
   CKPT_ASSERT(order.manifest != nullptr);
   CKPT_CO_TRY(Copied copied, co_await put_copy(target, order));
   if (!copied.was_there) CKPT_CO_CHECK(co_await record_copy(target, order, copied.name));
-  CKPT_CO_CHECK(co_await point_latest(target, order, copied.name));
+  CKPT_CO_CHECK(co_await name_in_latest(target, copied.name, order.attempt));
   co_return copied;
 }
 
