@@ -1,4 +1,4 @@
-"""What `--demo` of the trainers beside this file does: kills them, and compares their ends.
+"""`--demo` of the trainers beside this file: kills them, and compares their ends.
 
 Nothing here is needed to use libckpt: a trainer is started, killed and started again, as a job
 would be, and must end with the weights of one that was left alone.

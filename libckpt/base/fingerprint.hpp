@@ -24,7 +24,7 @@ class FingerprintSum {
   // bytes may be no whole word.
   void add(std::span<const std::byte> bytes, std::uint64_t offset);
   void add(const FingerprintSum& other);
-  // Of a Chunk of `bytes`, all of whose words were added once.
+  // For a Chunk of `bytes`, all of whose words were added once.
   Digest finish(std::uint64_t bytes) const;
 
  private:

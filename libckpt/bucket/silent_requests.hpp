@@ -46,7 +46,7 @@ class SilentRequests {
     const std::uint64_t id_;
   };
 
-  // Of those at `place` and below it, the one that has waited longest, or else the last one that
+  // Among those at `place` and below it, the one that has waited longest, or else the last one that
   // failed, and for how long the server has been silent; empty: none for long. Other jobs have
   // other places in the same bucket.
   std::string describe(std::string_view place, Time now);

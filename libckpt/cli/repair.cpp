@@ -40,7 +40,7 @@ std::string why_not_replaced(const storage::Rejected& rejected) {
   return rejected.reason + by_hand;
 }
 
-// Of a checkpoint that was named itself.
+// For a checkpoint that was named itself.
 std::string problem_of_named(Workplace& workplace, const std::string& path) {
   const std::string name = name_of(path);
   const auto manifest = workplace.run(storage::read_manifest(workplace.site(path), "."));

@@ -102,6 +102,31 @@ Task<Published> list(os::FileSystem& files, Clock& clock, std::string path) {
   co_return published;
 }
 
+using Members = std::vector<std::vector<MemberFile>>;
+
+Task<Members> list_files(storage::Site site) {
+  CKPT_CO_TRY(const auto step, co_await storage::OpenStep::at(site));
+  Members members;
+  for (auto& files : storage::tensor_files(step)) {
+    std::vector<MemberFile>& own = members.emplace_back();
+    for (storage::TensorFile& file : files)
+      own.push_back({std::move(file.archive), std::move(file.path)});
+  }
+  co_return members;
+}
+
+// Every call from a trainer blocks, and ends in a Result.
+template <class T, class Start>
+Result<T> ask_storage(const Start& start) {
+  try {
+    return client::run_blocking<T>(start);
+  } catch (const std::bad_alloc&) {
+    return fail(Errc::exhausted, "out of memory");
+  } catch (const std::exception& error) {
+    return fail(Errc::io, error.what());
+  }
+}
+
 // A restore waits for it, and memory may have all that it needs.
 constexpr std::chrono::seconds hint_limit{5};
 
@@ -142,14 +167,14 @@ std::uint64_t newest_slot_bytes(std::string_view directory, std::uint32_t rank) 
 }
 
 Result<Published> list_published(std::string_view path) {
-  try {
-    return client::run_blocking<Published>(
-        [&](os::FileSystem& files, Clock& clock) { return list(files, clock, std::string(path)); });
-  } catch (const std::bad_alloc&) {
-    return fail(Errc::exhausted, "out of memory");
-  } catch (const std::exception& error) {
-    return fail(Errc::io, error.what());
-  }
+  return ask_storage<Published>(
+      [&](os::FileSystem& files, Clock& clock) { return list(files, clock, std::string(path)); });
+}
+
+Result<Members> list_members(std::string_view checkpoint) {
+  return ask_storage<Members>([&](os::FileSystem& files, Clock& clock) {
+    return list_files(storage::Site(files, clock, std::string(checkpoint)));
+  });
 }
 
 }  // namespace ckpt

@@ -52,7 +52,7 @@ class CudaBatchSums {
   CUdeviceptr count_on_gpu(const Place& place) const;
 
   std::size_t part_count(std::size_t batch) const { return batches_[batch].part_count; }
-  // Of the Slot; the last part may be shorter.
+  // The part's place in the Slot; the last part may be shorter.
   Stretch part_in_slot(std::size_t batch, std::size_t part, std::uint64_t slot_bytes) const;
   // For a batch that has ended.
   FingerprintSums on_gpu(const Place& place, std::size_t part) const;

@@ -10,7 +10,7 @@ namespace ckpt::device {
 
 namespace {
 
-// Of a GPU's hundred cores or more; the others go on with the training.
+// A GPU has a hundred cores or more; the others go on with the training.
 constexpr unsigned check_blocks = 32;
 
 }  // namespace

@@ -52,7 +52,7 @@ class CudaFingerprint {
 
 class FingerprintTable {
  public:
-  // Of a Slot of so many Chunks. Errors: io, unavailable.
+  // For a Slot of so many Chunks. Errors: io, unavailable.
   struct Shape {
     std::uint64_t chunk_bytes = 0;
     std::size_t chunks = 0;

@@ -27,7 +27,7 @@ std::uint64_t largest_batch(const CudaBatches& plan) {
   return bytes;
 }
 
-// Of batches that are queued in one call.
+// The most that batches queue in one call.
 constexpr std::size_t copies_together_max = 1024;
 
 // Counts polls, one per interval: together a few milliseconds.

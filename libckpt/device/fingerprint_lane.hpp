@@ -136,7 +136,7 @@ CKPT_LANE void add_shifted(const unsigned char* source, unsigned words, std::uin
                          fingerprint_place(first_word + words - 1));
 }
 
-// What one lane adds for an entry of whole words.
+// One lane's share of an entry of whole words.
 CKPT_LANE void add_entry(const FingerprintEntry& entry, std::uint64_t chunk_bytes, unsigned lane,
                          FingerprintSums& sums) {
   const auto* const source = reinterpret_cast<const unsigned char*>(entry.source);

@@ -28,7 +28,7 @@ struct GpuOptions {
   // Captures leave alone what their Slot still holds: see cuda_skip.hpp.
   bool skips_unchanged = false;
   std::string gap_cache;  // Keeps what GpuGap::automatic has measured; empty: nothing does.
-  // Of one registration; see cuda_batches.hpp.
+  // The size of one registration; see cuda_batches.hpp.
   std::uint64_t pin_piece_bytes = 256 * MiB;
   // Asks the driver to prefer ways of copying that leave the GPU's cores alone.
   bool prefers_overlap = false;

@@ -19,7 +19,7 @@
 
 namespace ckpt::format {
 
-// What all tensors take in the rank's part, on storage.
+// The most that all tensors take in the rank's part, on storage.
 inline constexpr std::uint64_t tensor_list_bytes_max = 256u << 20;
 inline constexpr std::size_t tensors_max = 2'000'000;  // Most reach the header's 100 MB first.
 inline constexpr std::size_t name_bytes_max = 4096;

@@ -27,7 +27,7 @@
 
 namespace ckpt::gather {
 
-// Of copies of a region: the nearest, and of these the ones whose ranks follow the reader's. So
+// From copies of a region: the nearest, and of these the ones whose ranks follow the reader's. So
 // many readers spread over many holders.
 inline constexpr std::size_t copies_kept_max = 8;
 
@@ -43,7 +43,7 @@ class FoundPieces {
   // Takes what is needed of a shard. Call once for each.
   void add(std::uint32_t rank, Excerpt excerpt);
 
-  // Of all shards. Errors: invalid_argument (two names of one memory here have two there; a piece
+  // In all shards. Errors: invalid_argument (two names of one memory here have two there; a piece
   // outside of its tensor), unsupported (a whole tensor of several ranks, and another number of
   // readers), corruption (two types or shapes of one name).
   Result<plan::PieceIndex> index() const;

@@ -31,7 +31,7 @@ class ShardPlaces {
     const Wants& wants;
     bool keeps_checksums = false;  // Else holds() is not asked.
   };
-  // What `facts` refers to outlives it.
+  // All that `facts` refers to outlives it.
   ShardPlaces(std::shared_ptr<const format::ShardRecord> record, Facts facts)
       : record_(std::move(record)), facts_(facts) {}
 

@@ -31,7 +31,7 @@ class ShardSource {
 
   virtual std::uint32_t shard_count() const = 0;  // The number of ranks that saved the step.
 
-  // Of copies that ranks declared, the nearest is read.
+  // The nearest of the copies that ranks declared is read.
   virtual Nearness nearness(std::uint32_t /*rank*/) const { return Nearness::storage; }
 
   // `names` ascend. Errors: corruption (the description is damaged), unavailable, io.

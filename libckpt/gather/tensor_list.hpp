@@ -27,7 +27,7 @@ struct ListedTensor {
   // The names of parts that have names of their own (format::tensor_name_of), ascending.
   std::vector<std::string> part_names;
 
-  // Of parts without elements nothing is wanted.
+  // Nothing is wanted from parts without elements.
   std::vector<std::uint32_t> whole_in() const;
   // Nobody says that whole tensors of several ranks are copies of one another.
   bool is_each_ranks_own() const { return whole_in().size() > 1; }

@@ -39,7 +39,7 @@ void take_blobs(const ShardRecord& source, ShardRecord& record) {
   }
 }
 
-// What `layout` has of pieces, and of tensors that are not taken as a shard has them.
+// The pieces of `layout`, and its tensors that are not taken as a shard has them.
 std::vector<WantedPiece> pieces_of(const ShapedShard& shaped, std::span<std::byte> target) {
   const format::Layout& layout = shaped.record.layout;
   std::vector<WantedPiece> wants;

@@ -22,7 +22,7 @@ std::uint32_t rank_of_blobs(const ShardSource& source, const ReaderRank& reader)
 
 struct ShardWish {
   std::vector<format::TensorSpec> tensors;
-  // Of these only what is a piece, here or in some shard, and what a single shard has as a whole
+  // From these only what is a piece, here or in some shard, and what a single shard has as a whole
   // that is not joined; not what no shard has. In addition, every whole tensor of the shard that
   // the blobs are from, and of those that no reader of this number of ranks begins with: rank + n,
   // rank + 2n, ..., by the names that other_rank_prefix says. For frameworks that know only from

@@ -36,7 +36,7 @@ class GoneSteps {
   // The newest step that is known to be there; none: nothing is known.
   const std::optional<format::StepId>& newest() const { return newest_; }
 
-  // What is gone, and since when it is known to be; for people. Empty: nothing.
+  // Says which steps are gone, and since when that is known; for people. Empty: none.
   const std::string& text() const { return text_; }
   // The same, for as long as it counts as trouble: until a newer step is stored, and for a while,
   // so that it is noticed.

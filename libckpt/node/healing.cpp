@@ -299,7 +299,7 @@ bool Healing::has_files_to_heal() const {
 }
 
 asio::awaitable<void> Healing::heal_files() {
-  // Of two places, what one has is not lost while the other one has it: so nobody noted it.
+  // A file that one of two places lacks is not lost while the other has it: so nobody noted it.
   std::set<format::ShardId> from_memory;
   for (const format::Damage& damage : storage_.damaged())
     if (damage.code == Errc::corruption) from_memory.insert(damage.id);

@@ -17,7 +17,7 @@ Result<replicate::ReplicaTarget> IncomingCopies::reserve(const replicate::ShardO
   if (record.job != facts_.shape.job || record.run != facts_.shape.run) {
     return fail(Errc::not_found, what + ": another run");
   }
-  // Of another number of ranks only the step that was restored, until a newer one is committed.
+  // With another number of ranks, only the step that was restored, until a newer one is committed.
   const bool is_wanted =
       record.world_size == facts_.shape.world_size || facts_.is_newest_committed(record.id.at);
   if (!is_wanted || record.id.rank >= record.world_size) {

@@ -305,7 +305,7 @@ agree::ClusterView Job::view_with(const StorageSeen& seen) const {
   return view;
 }
 
-// What the job does not know yet, because nobody has looked since.
+// Names trouble that the job does not know yet, because nobody has looked since.
 std::string Job::trouble_seen(const StorageSeen& seen) const {
   const agree::ClusterView& view = agreement_.view();
   std::string trouble = seen.trouble();
@@ -354,7 +354,7 @@ json Job::status() const {
   const bool is_waiting = !ranks_.have_trainer() && !facts_.ended_at && slots_.bytes() > 0;
   const Duration kept = sessions_.idle().left(facts_.clock().now());
   status["memory_kept_seconds"] = is_waiting ? json(kept / std::chrono::seconds(1)) : json();
-  // What is in memory alone is lost with it, unless somebody saves it elsewhere.
+  // Steps in memory alone are lost with it, unless somebody saves them elsewhere.
   status["storage_refuses"] = storage_.failures().are_refusals();
   status["copies_go_to"] = replication_.targets();
   const CopiesSent& sent = replication_.copies_sent();

@@ -29,7 +29,7 @@ asio::awaitable<void> JobStorage::learn_history() {
   if (timelines) learned_(*timelines);
 }
 
-// Of both places: the first one may be new, and the second one behind.
+// From both places: the first one may be new, and the second one behind.
 Task<format::Timelines> JobStorage::load_histories() {
   auto timelines = co_await load_history();
   has_second_history_ = false;

@@ -13,7 +13,7 @@
 
 namespace ckpt::node {
 
-// Of 16,384 ranks with 1,000 pieces each, the records would take about 8 GB.
+// The records of 16,384 ranks with 1,000 pieces each would take about 8 GB.
 inline constexpr std::uint64_t kept_records_bytes_max = 64 * MiB;
 
 // About what it takes in memory.

@@ -31,7 +31,7 @@ class LentStep : public std::enable_shared_from_this<LentStep> {
     Replication& replication;
     JobStorage& storage;
   };
-  // What the node knows of the job. `coordinator`: the node that knows all copies; ours, or
+  // The node's knowledge of the job. `coordinator`: the node that knows all copies; ours, or
   // another.
   struct Known {
     const agree::ClusterView& view;

@@ -1,6 +1,6 @@
 // SeenCluster: the view of a job's nodes, kept from look to look.
 //
-// Of many reports few change between two looks. Only those are copied, and the index over all of
+// Few of many reports change between two looks. Only those are copied, and the index over all of
 // them follows.
 //
 // Threads: the engine's.

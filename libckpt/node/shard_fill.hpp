@@ -58,7 +58,7 @@ class ShardFill {
   // A copy that its reader found damaged: it is kept for its good Chunks, unless they need its
   // room.
   void keep(arena::Lease damaged) { kept_.push_back(std::move(damaged)); }
-  // What is still missing, from whichever damaged copy has it good. After fill_from() has failed
+  // Fills what is missing still from any damaged copy that has it good. If fill_from() has failed
   // for all sources. Errors: corruption (some Chunk is good nowhere).
   Task<std::shared_ptr<arena::Slot>> fill_from_damaged();
 

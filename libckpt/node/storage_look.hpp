@@ -49,7 +49,7 @@ class StorageLook {
   // Until all places have answered, or the deadline. Errors: cancelled.
   Task<void> wait(Time deadline);
   void stop() { ended_.close(); }
-  // What the look has found that ended just now; none: there was none.
+  // The findings of the look that ended just now; none: there was none.
   std::optional<StorageSeen> just_seen() const;
 
  private:

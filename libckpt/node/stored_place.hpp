@@ -56,7 +56,7 @@ class StoredPlace {
   // whatever retention says, steps that are gone.
   std::vector<std::string> troubles(Time now) const;
   std::string name_of(format::StepId at) const;  // Its directory's; empty: unknown.
-  // Of one that was published, and is no checkpoint now since files of it are damaged.
+  // For a step that was published, and is no checkpoint now since files of it are damaged.
   std::string damaged_name_of(format::StepId at) const;
   std::string known_name_of(format::StepId at) const {
     const std::string good = name_of(at);

@@ -32,7 +32,7 @@ struct FileStatus {
   std::uint64_t inode = 0;
   std::int64_t modified_ns = 0;  // Since 1970, by the clock of the file system.
   std::int64_t changed_ns = 0;   // The same clock; no program can set it back.
-  // Of a directory: the mount that it is seen through, a new one each time it is mounted. 0: the
+  // For a directory: the mount that it is seen through, a new one at each mounting. 0: the
   // system does not tell (before Linux 5.8).
   std::uint64_t mount = 0;
   bool operator==(const FileStatus&) const = default;

@@ -20,7 +20,7 @@ namespace {
 
 using Rights = std::uint64_t;
 
-// Of version 3. The headers of Linux 6.1 do not have it yet.
+// From version 3. The headers of Linux 6.1 do not have it yet.
 constexpr Rights truncate_right = Rights{1} << 14;
 
 constexpr Rights write_rights = LANDLOCK_ACCESS_FS_WRITE_FILE | truncate_right;

@@ -15,7 +15,7 @@ namespace {
 
 using wire::FrameKind;
 
-// Of a Chunk: long enough to be worth a change of threads, and still in a cache when it is hashed.
+// Long enough to be worth a change of threads, and still in a cache when it is hashed.
 constexpr std::size_t slice_bytes = MiB;
 
 wire::FrameHeader header_of(const ChunkStream& stream, FrameKind kind) {

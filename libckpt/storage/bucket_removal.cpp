@@ -35,7 +35,7 @@ bool is_file_of_attempt(std::string_view name) {
   return name.starts_with("turn-") && format::is_name_of_rank(name.substr(slash + 1));
 }
 
-// Of "step-000000009/t1.00000000000000aa/rank-00000.part". None: it is no file of an attempt.
+// Reads "step-000000009/t1.00000000000000aa/rank-00000.part". None: it is no file of an attempt.
 std::optional<WorkDirectory> attempt_of(std::string_view name) {
   const auto step_end = name.find('/');
   if (step_end == std::string_view::npos) return std::nullopt;

@@ -28,6 +28,7 @@
 #include "storage/copy_target.hpp"
 #include "storage/event_log.hpp"
 #include "storage/in_the_way.hpp"
+#include "storage/latest.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/page_buffer.hpp"
 #include "storage/parallel.hpp"
@@ -352,7 +353,7 @@ Task<void> remove_abandoned(Site target, const CopyOrder& order, const format::T
 }
 
 // Step 6. Failures change nothing: the copy is durable.
-Task<void> after_copying(Site target, const CopyOrder& order, std::string name) {
+Task<void> record_copy(Site target, const CopyOrder& order, std::string name) {
   Event event;
   event.operation = "copy";
   event.path = name;
@@ -362,21 +363,26 @@ Task<void> after_copying(Site target, const CopyOrder& order, std::string name) 
                                                   : os::display(order.sources.front().place()));
   const Status logged = co_await record_event(target, std::move(event));
   if (!logged) log_warning("storage: {}", logged.error().message());
+  co_return Status();
+}
+
+// Also where the step was there before: the copy that put it there may have died in between.
+Task<void> name_in_latest(Site target, std::string name, std::uint64_t attempt) {
   const auto read = co_await read_run_catalog(target);
   if (!read) co_return Status();
   const Checkpoint* const newest = newest_living(read->catalog);
   if (newest == nullptr || newest->name != name) co_return Status();
-  const std::string aside = aside_name("." + std::string(latest_name), order.attempt);
+  const auto known = co_await read_latest(target);
+  if (known && *known == name + "\n") co_return Status();
+  const std::string aside = aside_name("." + std::string(latest_name), attempt);
   const Status pointed =
       co_await replace_file(target, std::string(latest_name), name + "\n", aside);
   if (!pointed) log_warning("storage: update `latest`: {}", pointed.error().message());
   co_return Status();
 }
 
-}  // namespace
-
-Task<Copied> copy_checkpoint(Site target, CopyOrder order) {
-  CKPT_ASSERT(order.manifest != nullptr);
+// Steps 1 to 5.
+Task<Copied> put_copy(Site target, const CopyOrder& order) {
   Copied copied;
   copied.name = step_directory_name(order.manifest->at.step);
 
@@ -393,9 +399,7 @@ Task<Copied> copy_checkpoint(Site target, CopyOrder order) {
       const auto published = co_await is_published(target, order, planned, copied.name);
       copied.was_there = published && *published;
       if (!copied.was_there) co_return fail(std::move(done).error());
-      co_return copied;
     }
-    CKPT_CO_CHECK(co_await after_copying(target, order, copied.name));
     co_return copied;
   }
 
@@ -411,7 +415,16 @@ Task<Copied> copy_checkpoint(Site target, CopyOrder order) {
   CKPT_CO_CHECK(
       co_await target.files().rename(target.at(work), target.at(copied.name), no_replace));
   CKPT_CO_CHECK(co_await target.files().sync_directory(target.at(".")));
-  CKPT_CO_CHECK(co_await after_copying(target, order, copied.name));
+  co_return copied;
+}
+
+}  // namespace
+
+Task<Copied> copy_checkpoint(Site target, CopyOrder order) {
+  CKPT_ASSERT(order.manifest != nullptr);
+  CKPT_CO_TRY(Copied copied, co_await put_copy(target, order));
+  if (!copied.was_there) CKPT_CO_CHECK(co_await record_copy(target, order, copied.name));
+  CKPT_CO_CHECK(co_await name_in_latest(target, copied.name, order.attempt));
   co_return copied;
 }
 

@@ -32,7 +32,7 @@ Task<bool> is_there(Site target, const CopyOrder& order, std::string name) {
                              order.streamed_from, os::display(target.at(name))));
 }
 
-// Of one that was published elsewhere, or will be.
+// For a step that was published elsewhere, or will be.
 PublishOrder order_of(const format::Manifest& manifest) {
   PublishOrder publish;
   publish.job = manifest.job;

@@ -1,6 +1,7 @@
 #include "storage/open_step.hpp"
 
 #include "base/assert.hpp"
+#include "os/path.hpp"
 #include "storage/catalog.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/part_reader.hpp"
@@ -42,6 +43,18 @@ OpenStep OpenStep::known(Site site, std::string_view name,
   CKPT_ASSERT(manifest != nullptr);
   StepCopy copy{site.at(name), std::move(manifest)};
   return OpenStep(std::move(site), std::move(copy));
+}
+
+std::vector<std::vector<TensorFile>> tensor_files(const OpenStep& step) {
+  std::vector<std::vector<TensorFile>> ranks;
+  for (const format::ManifestShard& shard : step.manifest()->shards) {
+    const std::string directory = shard_directory(step.place(), shard);
+    std::vector<TensorFile>& own = ranks.emplace_back();
+    for (const format::StoredFile& file : shard.files)
+      if (file.kind != format::MemberKind::raw)
+        own.push_back({file.archive, os::display(os::join(directory, file.name))});
+  }
+  return ranks;
 }
 
 Result<StepShard> shard_of(const OpenStep& step, std::uint32_t rank) {

@@ -39,6 +39,14 @@ class OpenStep {
   StepCopy copy_;
 };
 
+// For programs of others, which open files by path.
+struct TensorFile {
+  std::string archive;  // The torch archive that it is; empty: it has the tensors outside of those.
+  std::string path;
+};
+// By rank.
+std::vector<std::vector<TensorFile>> tensor_files(const OpenStep& step);
+
 // StepShard: one rank's shard of an open step. It keeps no manifest in memory.
 struct StepShard {
   Site site;

@@ -72,7 +72,7 @@ Result<Part> decode_part(const format::Manifest& manifest, std::uint32_t rank,
   return std::make_shared<const format::ShardPart>(std::move(part));
 }
 
-// Of version 1, whose manifest had it all.
+// For version 1, whose manifest had it all.
 PartExcerpt excerpt_of(const format::ShardPart& part, std::span<const std::string> names) {
   PartExcerpt excerpt;
   excerpt.front.record = part.record;

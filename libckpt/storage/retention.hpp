@@ -1,6 +1,6 @@
 // Retention: selects the checkpoints to delete, and deletes them.
 //
-// What cannot be read is left out: it counts for nothing, and stays. Damaged ones count for nothing
+// An unreadable step is left out: it counts for nothing, and stays. Damaged ones count for nothing
 // either, since a repair may still make them good; they go when there are enough newer good ones.
 // Never deletes the newest one, nor the protected ones (the step that runs restore from, the last
 // one known good). The order is that of recovery: newer timelines first, then newer steps. Steps

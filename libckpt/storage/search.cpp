@@ -228,7 +228,7 @@ Task<FoundRuns> find_in_places(Site site, Places places) {
   co_return found;
 }
 
-// Of both places together: the newest step first, and of one step the nearest place.
+// Orders both places together: the newest step first, and of one step the nearest place.
 Result<Candidates> among_places(const std::string& path, FoundRuns found) {
   Candidates candidates;
   candidates.passed_over = std::move(found.unreadable);

@@ -50,7 +50,7 @@ struct Filled {
   std::vector<std::string> blob_names;
   std::uint64_t chunk_bytes = 0;
   std::vector<Crc32> chunk_crcs;  // Empty: the engine computes them before it seals.
-  // Of copies that ranks divide: as this rank has them, whoever captures them.
+  // The copies that ranks divide, as this rank has them, whoever captures them.
   std::vector<format::CopyNote> copies;
   friend auto fields(format::Is<Filled> auto& it) {
     return format::field_list(it.slot, it.generation, it.step, it.layout_version, it.blob_bytes,

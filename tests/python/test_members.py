@@ -47,8 +47,7 @@ def saved(job, tmp_path):
         step = tmp_path / "dir" / "step-000000001"
         from libckpt.core.files import _storage
 
-        files = _storage.archive_files(_storage.read_manifest(step)["shards"][0])
-        return session, {name: step / file for name, file in files.items()}
+        return session, _storage.files_of(step)[0]
 
     return save
 

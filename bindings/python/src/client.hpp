@@ -87,7 +87,7 @@ class Client {
   enum class Kind : std::uint8_t { archive, tensor };
   using Name = std::pair<Kind, std::string>;  // An archive and a tensor may have one name.
   FrameworkCheckpointer& checkpointer();
-  // What `call(checkpointer)` returns: one call at a time, and without the GIL.
+  // Returns what `call(checkpointer)` does: one call at a time, and without the GIL.
   template <class Call>
   auto in_turn(Call call);
   nanobind::dict restore_chosen(RestoreRequest request, const nanobind::callable& choose,

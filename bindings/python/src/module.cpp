@@ -68,6 +68,22 @@ nb::tuple published(const std::string& directory) {
   return nb::make_tuple(checkpoints, nb::cast(found.damage), found.history_lost);
 }
 
+// For each rank of a checkpoint, its files by the names of their archives: the empty name has the
+// tensors that are in none.
+nb::list members(const std::string& checkpoint) {
+  const auto found = [&] {
+    const nb::gil_scoped_release release;
+    return ckpt::python::take(ckpt::list_members(checkpoint));
+  }();
+  nb::list ranks;
+  for (const std::vector<ckpt::MemberFile>& files : found) {
+    nb::dict named;
+    for (const ckpt::MemberFile& file : files) named[file.archive.c_str()] = file.path;
+    ranks.append(named);
+  }
+  return ranks;
+}
+
 std::uint64_t slot_bytes(const std::string& directory, std::uint32_t rank) {
   const nb::gil_scoped_release release;
   return ckpt::newest_slot_bytes(directory, rank);
@@ -96,6 +112,7 @@ NB_MODULE(_native, module) {
   ckpt::python::register_failures();
   module.def("exchange", &exchange, nb::arg("one"), nb::arg("other"));
   module.def("published", &published, nb::arg("directory"));
+  module.def("members", &members, nb::arg("checkpoint"));
   module.def("slot_bytes", &slot_bytes, nb::arg("directory"), nb::arg("rank"));
   module.def("option_names", &option_names);
   module.def("check_options", &check_options, nb::arg("options"));

@@ -39,6 +39,16 @@ struct Published {
 // checkpoint), invalid_argument (places of two runs), exhausted (too many directories), io.
 CKPT_EXPORT Result<Published> list_published(std::string_view path);
 
+// A file with tensors.
+struct MemberFile {
+  std::string archive;  // The torch archive that it is; empty: it has the tensors outside of those.
+  std::string path;
+};
+
+// Names the files of each rank in the checkpoint at this path. Errors: not_found (there is none),
+// corruption (of its manifest), io.
+CKPT_EXPORT Result<std::vector<std::vector<MemberFile>>> list_members(std::string_view checkpoint);
+
 // The size of a Slot that takes what the rank has in the newest checkpoint, by its name; 0: there
 // is none, or storage does not answer within seconds. For making room before a restore.
 CKPT_EXPORT std::uint64_t newest_slot_bytes(std::string_view directory, std::uint32_t rank);

@@ -88,6 +88,7 @@ TEST_CASE_METHOD(CopyInBucket,
     CHECK(again.was_there == is_there);
     found_most = std::max(found_most, counts.found);
     REQUIRE(newest_in(target) == 2);
+    CHECK(text_at(target, "latest") == "step-000000002\n");
     CHECK(attempts_at(2) == 1);
     CHECK(server.uploads.empty());
     REQUIRE(count < 500);

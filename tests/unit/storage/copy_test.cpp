@@ -151,6 +151,7 @@ TEST_CASE_METHOD(CopyScene, "copy: whichever operation fails, the next try makes
     if (copied) CHECK(there.size() == 1);
     must_copy(2);
     CHECK(newest_in_target() == 2);
+    CHECK(disk.content(target.directory() + "/latest") == "step-000000002\n");
   }
   CHECK(failing > 40);
 }

@@ -129,7 +129,7 @@ class Arrays:
         return self._by_name.keys() - self.parts()
 
     def nbytes(self):
-        """Of those that are no part of an item."""
+        """Only those that are no part of an item."""
         return sum(self._by_name[name].buffer.nbytes for name in self.given())
 
     def renamed(self, name_of):

@@ -44,7 +44,7 @@ def complete(options):
 
 
 def opened(ranks, make, *arguments):
-    """What `make` opens, on all ranks or on none: the others would wait for one without it."""
+    """Calls `make`, which opens on all ranks or on none: others would wait for one without it."""
     found = failure = None
     try:
         found = make(*arguments)

@@ -85,7 +85,7 @@ class Targets:
         return bool(self._arrays)
 
     def parts_to_leave_out(self):
-        """Of those that items hold, what the step lacks and a restore can do without."""
+        """Names held by items that the step lacks and a restore can do without."""
         needed = self._in_place if self._strict else ()
         return {name for name in self._parts if name not in self._nodes and name not in needed}
 

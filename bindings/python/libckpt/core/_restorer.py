@@ -156,7 +156,7 @@ class Restorer:
         values = _rebuild.rebuild(structure, found, targets.members, self._allow_pickle)
         _fill.load(self._replicas.known_here(into, answer), values, strict)
         left = sorted(values.keys() - into.keys())
-        # Of another number of ranks, other ones ask for what this rank does not want.
+        # Among another number of ranks, other ones ask for what this rank does not want.
         if answer["world_size"] == self._ranks.world_size or not self._ranks.are_several:
             left += targets.arrays_left
         warns = self.warns_of_left and not wish.is_beginning

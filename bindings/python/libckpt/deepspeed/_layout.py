@@ -105,7 +105,7 @@ class Layout:
                     piece.copy_(part)
 
     def _frozen(self):
-        """Of parameters that no optimizer has."""
+        """For parameters that no optimizer has."""
         for parameter in self._engine.module.parameters():
             if id(parameter) in self.trained:
                 continue

@@ -2,7 +2,7 @@
 
 The Trainer's own `_save_checkpoint` runs as it is on every rank, into the rank's folder of a file
 set. What DeepSpeed would write, and whole weights, are kept out of it: they are captured in memory.
-What FSDP saves is written by torch.distributed.checkpoint at once. One rename brings the files of
+FSDP's saves are written by torch.distributed.checkpoint at once. One rename brings the files of
 all ranks, once they are on storage.
 """
 
@@ -133,7 +133,7 @@ def _shown(fileset, name):
 
 
 class _Weights:
-    """What Transformers is about to write as a safetensors file, for the file set."""
+    """Takes what Transformers is about to write as a safetensors file for the file set."""
 
     def __init__(self, fileset, folder):
         self._fileset, self._folder = fileset, folder

@@ -154,14 +154,11 @@ class FileSets:
         whole = folder / "whole"
         shutil.rmtree(whole, ignore_errors=True)
         whole.mkdir()
-        shards = _storage.read_manifest(path)["shards"] if path is not None else []
+        captured = _storage.files_of(path, facts.get("tensors")) if path is not None else []
         for rank in range(facts["ranks"]):
             own = folder / f"rank-{rank}"
             found = {file: own / file for file in _disk.files_of(own)}
-            captured = _storage.archive_files(shards[rank]) if shards else {}
-            if shards and rank == 0 and facts.get("tensors"):
-                captured[facts["tensors"]] = _storage.tensor_file(shards[0])
-            found |= {member: path / file for member, file in captured.items()}
+            found |= captured[rank] if captured else {}
             _disk.add_missing(found, whole, _disk.bring)  # The first of several ranks gives it.
         names = _disk.files_of(whole)
         target = self.directory / name

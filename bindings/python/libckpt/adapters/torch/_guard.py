@@ -107,7 +107,7 @@ def _before_write(tensors):
 
 
 def _finish_reading(owners):
-    """Of each, a tensor or a storage, before its memory is changed."""
+    """Called for each, a tensor or a storage, before its memory is changed."""
     guards = [guard for guard in list(_guards) if guard.may_read()]
     if guards:
         addresses = [_address_of(owner) for owner in owners]

@@ -63,7 +63,7 @@ class Owners(_frameworks.Owners):
         return text
 
     def replicas(self, tensors):
-        """What DistributedDataParallel declares, and the state of optimizers for it."""
+        """By name, the kind of all that DistributedDataParallel copies, and of its optimizers."""
         kinds = {}
         for name, module in _item_kinds.parts_in(self._items.items(), _modules.is_module):
             for part, is_buffer in _modules.declared(module).items():
