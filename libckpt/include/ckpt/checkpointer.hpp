@@ -92,8 +92,9 @@ class CKPT_EXPORT Checkpointer {
   // trained yet then refuses saves until a restore succeeds or start_fresh() is called. Any number
   // of ranks restores from memory what another one saved; from storage only with `request.from`.
   // Errors: not_found, invalid_argument (names or shapes differ), corruption (no good copy left),
-  //         unavailable (a rank did not ask in time), unsupported (for another number of ranks: a
-  //         whole tensor that several saved, or memory lacks a part of the newest step).
+  //         unavailable (a rank did not ask in time; only the place that `request.source` leaves
+  //         out has a step), unsupported (for another number of ranks: a whole tensor that several
+  //         saved, or memory lacks a part of the newest step).
   Result<Restored> restore(RestoreRequest request = {});
 
   // Ignores stored steps and starts a new timeline from the tensors as they are, in mid-training
