@@ -132,6 +132,7 @@ ckpt::RestoreRequest request_from(const ckpt_restore_terms& terms) {
   for (std::size_t index = 0; index < terms.renamed; ++index)
     request.renamed.emplace_back(terms.names_there[index], terms.names_here[index]);
   request.leaves_rest = terms.leaves_rest != 0;
+  request.source = static_cast<ckpt::SourceChoice>(terms.source);
   return request;
 }
 
@@ -368,6 +369,9 @@ int ckpt_restore_with(ckpt_handle* handle, const ckpt_restore_terms* terms,
     CKPT_NEED(given.names_there[index]);
     CKPT_NEED(given.names_here[index]);
   }
+  if (given.source < CKPT_ANY_SOURCE || given.source > CKPT_STORAGE_ONLY)
+    return failed(CKPT_INVALID_ARGUMENT,
+                  "invalid argument: ckpt_restore_with: there is no such source");
   return without_exceptions(
       [&] { return restore("ckpt_restore_with", *handle, request_from(given), restored); });
 }

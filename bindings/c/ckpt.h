@@ -84,6 +84,12 @@ typedef enum ckpt_source {
   CKPT_PEER_MEMORY = 1,
   CKPT_STORAGE = 2
 } ckpt_source;
+/* Where a restore may take the step from: the memory of the job's nodes, and its directory. */
+typedef enum ckpt_source_choice {
+  CKPT_ANY_SOURCE = 0,
+  CKPT_MEMORY_ONLY = 1,
+  CKPT_STORAGE_ONLY = 2
+} ckpt_source_choice;
 
 typedef struct ckpt_options ckpt_options; /* Opaque. */
 typedef struct ckpt_handle ckpt_handle;   /* Opaque: a Checkpointer. */
@@ -214,7 +220,7 @@ typedef struct ckpt_restore_terms {
   size_t renamed;      /* How many names each of the two has; both may be NULL where it is 0. */
   int32_t leaves_rest; /* Not 0: what else the checkpoint has is left, blobs too. What is registered
                         * must be there all the same. For training that begins with the weights. */
-  int32_t reserved;    /* 0. */
+  int32_t source;      /* ckpt_source_choice, the same at all ranks; not with `from`. */
 } ckpt_restore_terms;
 /* A restore on these terms. */
 CKPT_API int ckpt_restore_with(ckpt_handle* handle, const ckpt_restore_terms* terms,

@@ -181,6 +181,26 @@ static void second_life(const ckpt_options* options) {
 }
 
 /* Other training, which calls the weights "backbone" and wants nothing else. */
+/* `terms` restore step 1, which is in memory and in the directory `path`. */
+static void life_of_sources(ckpt_handle* handle, ckpt_restore_terms terms, const char* path) {
+  ckpt_restored restored = {.size = sizeof restored};
+  for (terms.source = -1; terms.source <= 3; terms.source += 4) {
+    CHECK(ckpt_restore_with(handle, &terms, &restored) == CKPT_INVALID_ARGUMENT);
+    CHECK(strstr(ckpt_last_error(), "there is no such source") != NULL);
+  }
+  terms.source = CKPT_STORAGE_ONLY;
+  CHECK(ckpt_restore_with(handle, &terms, &restored) == CKPT_OK);
+  CHECK(restored.step == 1);
+  CHECK(restored.source == CKPT_STORAGE);
+  terms.source = CKPT_MEMORY_ONLY;
+  CHECK(ckpt_restore_with(handle, &terms, &restored) == CKPT_OK);
+  CHECK(restored.source == CKPT_OWN_MEMORY);
+  terms.step = CKPT_NO_STEP;
+  terms.from = path;
+  CHECK(ckpt_restore_with(handle, &terms, &restored) == CKPT_INVALID_ARGUMENT);
+  CHECK(strstr(ckpt_last_error(), "the path is one") != NULL);
+}
+
 static void life_of_terms(const char* directory, const ckpt_options* options) {
   ckpt_handle* handle = NULL;
   ckpt_restored restored = {.size = sizeof restored};
@@ -241,6 +261,7 @@ static void life_of_terms(const char* directory, const ckpt_options* options) {
   CHECK(memcmp(weights, expected, sizeof weights) == 0);
   CHECK(rate == 0.25);
   CHECK(position == 77);
+  life_of_sources(handle, terms, path);
   terms.step = 9;
   CHECK(ckpt_restore_with(handle, &terms, NULL) == CKPT_NOT_FOUND);
   CHECK(ckpt_close(handle, 60000) == CKPT_OK);

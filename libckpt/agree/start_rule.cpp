@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "agree/newest_seen.hpp"
+#include "agree/source_vote.hpp"
 #include "base/assert.hpp"
 #include "base/counted.hpp"
 
@@ -97,13 +98,18 @@ void set_outcome(Start& start, const Vote& vote) {
   start.outcome = is_fresh ? StartOutcome::go() : StartOutcome::failed(vote.error);
 }
 
-// Sets `wanted` to the step that all ranks asked for. Returns an error text if they differ.
-std::string common_wish(const std::vector<RankView>& ranks, std::optional<Step>& wanted) {
-  wanted = ranks.front().report->wanted;
+// An error text if the ranks did not all ask for the same step from the same place; else empty.
+std::string wishes_differ(const std::vector<RankView>& ranks) {
+  const format::RankReport& first = *ranks.front().report;
   for (const RankView& rank : ranks) {
-    if (rank.report->wanted != wanted) {
-      return fmt::format("rank 0 and rank {} asked for different steps", rank.report->rank);
-    }
+    const format::RankReport& other = *rank.report;
+    if (other.wanted != first.wanted)
+      return fmt::format("rank 0 and rank {} asked for different steps", other.rank);
+    if (other.source != first.source)
+      return fmt::format(
+          "rank 0 asked for a step from {}, and rank {} from {}: all ranks choose "
+          "the same source",
+          name_of(first.source), other.rank, name_of(other.source));
   }
   return {};
 }
@@ -121,12 +127,14 @@ std::optional<format::StepId> newest_stored(const ClusterView& view, const Histo
 
 // Why the vote waits for storage; empty: it goes on, with memory alone if storage is late.
 std::string wait_for_storage(const ClusterView& view, const StartState& state, const Vote& outcome,
-                             std::optional<Step> wanted) {
+                             const format::RankReport& wish) {
   if (view.published) return {};
   if (!state.is_storage_late) return "storage is being read";
+  if (wish.source == SourceChoice::storage) return "storage, which was asked for, does not answer";
   if (!outcome.chosen) return "storage does not answer, and memory has no whole step";
   const auto stored = newest_stored(view, state.history);
-  if (wanted || !stored || *outcome.chosen >= *stored) return {};
+  const bool is_settled = wish.wanted || wish.source == SourceChoice::memory;
+  if (is_settled || !stored || *outcome.chosen >= *stored) return {};
   // Training from the older one would abandon steps that are safe.
   return fmt::format("storage, which has step {}, does not answer, and memory has step {}",
                      number(stored->step), number(outcome.chosen->step));
@@ -138,13 +146,16 @@ StartDecision begin_restore(const ClusterView& view, const StartState& state, St
   decision.needs_published = !view.published;
   VoteRules rules{std::nullopt, state.history, state.restore_counts,
                   state.restores_without_progress_max};
-  const std::string conflict = common_wish(ranks, rules.wanted);
+  const format::RankReport& wish = *ranks.front().report;  // Of all of them.
+  rules.wanted = wish.wanted;
+  const std::string conflict = wishes_differ(ranks);
   if (!conflict.empty()) {
     start.outcome = StartOutcome::failed(Errc::invalid_argument);
     start.reason = conflict;
   } else {
-    Vote outcome = vote(view, rules);
-    decision.waiting = wait_for_storage(view, state, outcome, rules.wanted);
+    start.source = wish.source;
+    Vote outcome = vote_from(wish.source, view, rules);
+    decision.waiting = wait_for_storage(view, state, outcome, wish);
     if (!decision.waiting.empty()) return decision;
     if (!view.published) outcome.reason += "; storage did not answer, and was left out";
     set_outcome(start, outcome);

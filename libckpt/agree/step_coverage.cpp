@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace ckpt::agree {
 
 namespace {
@@ -65,6 +67,12 @@ Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::St
   }
   coverage.is_unreadable = unreadable > 0 && unreadable == coverage.missing.size();
   return coverage;
+}
+
+bool is_held_beside(const Coverage& coverage, const std::string& node) {
+  return std::ranges::any_of(coverage.holders, [&](const std::vector<std::string>& nodes) {
+    return std::ranges::any_of(nodes, [&](const std::string& holder) { return holder != node; });
+  });
 }
 
 }  // namespace ckpt::agree

@@ -28,5 +28,7 @@ struct Coverage {
 // or storage has it of this very step: by the same ranks, in the same timeline.
 Coverage cover(const ClusterView& view, const DamagedShards& damaged, format::StepId at,
                std::uint32_t saved_by);
+// Whether another node holds a shard of it.
+bool is_held_beside(const Coverage& coverage, const std::string& node);
 
 }  // namespace ckpt::agree

@@ -55,8 +55,8 @@ const PublishedStep* newest_of_other_world(const ClusterView& view, const VoteRu
   if (!view.published) return newest;
   for (const PublishedStep& step : *view.published) {
     if (step.world_size == view.shape.world_size || is_fenced(rules.history, step.at)) continue;
-    if (is_damaged(passed_by, step.at)) continue;
-    if (rules.wanted && step.at.step != *rules.wanted) continue;
+    const bool is_other = rules.wanted && step.at.step != *rules.wanted;
+    if (is_other || is_damaged(passed_by, step.at)) continue;
     if (newest == nullptr || step.at > newest->at) newest = &step;
   }
   return newest;
@@ -80,6 +80,8 @@ std::string objection(const VoteRules& rules, format::StepId at, const Coverage&
     return fmt::format("rejected: no copy of rank {} ({} of {} missing)", coverage.missing.front(),
                        coverage.missing.size(), counted(coverage.saved_by, "rank"));
   }
+  if (rules.is_memory_only && !coverage.is_in_memory)
+    return "rejected: some of its shards are on storage only";
   if (!allow_suspect && is_suspect(rules, at)) {
     return fmt::format(
         "rejected: restored {} times, and training never got on (no step committed, no "
@@ -231,6 +233,7 @@ void check(const Vote& vote) {
 // A job went on with another number of ranks, and published a newer step. It must not go back to an
 // older one in silence. A trainer that can restore another number of ranks takes the newer one.
 void prefer_newer_of_other_world(Vote& vote, const ClusterView& view, const VoteRules& rules) {
+  if (rules.is_memory_only) return;  // Nor is this silent: the caller has chosen memory.
   const PublishedStep* other = newest_of_other_world(view, rules);
   if (other == nullptr || !vote.chosen || !(other->at > *vote.chosen)) return;
   reject_chosen(vote, Errc::unsupported, "rejected: another number of ranks published a newer one");
@@ -265,12 +268,6 @@ void refuse_without_history(Vote& vote, const ClusterView& view, const VoteRules
   reject_chosen(vote, Errc::corruption, "rejected: nobody knows whether it was abandoned");
 }
 
-bool is_held_beside(const Coverage& all, const std::string& node) {
-  return std::ranges::any_of(all.holders, [&](const std::vector<std::string>& nodes) {
-    return std::ranges::any_of(nodes, [&](const std::string& holder) { return holder != node; });
-  });
-}
-
 // The coverage without the node: its copies are gone, and stored steps stay. One of another number
 // of ranks is voted for only while some memory has a part of it.
 Coverage without(const Coverage& all, const std::string& node) {
@@ -288,9 +285,9 @@ Coverage without(const Coverage& all, const std::string& node) {
 }
 
 // A failed read says nothing about the bytes. Training from an older step would abandon one that is
-// good, as that of another user's files. A caller that names a step has chosen it.
+// good, as that of another user's files. A caller that names a step, or memory, has chosen it.
 void refuse_older_than_unreadable(Vote& vote, const ClusterView& view, const VoteRules& rules) {
-  if (vote.chosen && rules.wanted) return;
+  if (vote.chosen && (rules.wanted || rules.is_memory_only)) return;
   if (!vote.chosen && vote.error != Errc{}) return;  // Refused for another reason.
   const auto unreadable = newest_unreadable(vote, view, rules);
   if (!unreadable) return;

@@ -39,6 +39,7 @@ struct VoteRules {
   History history;
   std::vector<format::RestoreCount> restore_counts;
   std::uint32_t restores_without_progress_max = 3;
+  bool is_memory_only = false;  // A step of which storage has to give a shard does not count.
 };
 
 Vote vote(const ClusterView& view, const VoteRules& rules);

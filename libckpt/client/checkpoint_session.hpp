@@ -96,7 +96,7 @@ class CheckpointSession {
   Result<bool> make_ready(Deadline deadline);
   Status begin_timeline(Deadline deadline);
 
-  Result<Restored> restore_agreed(std::optional<Step> step, const RestoreTerms& terms);
+  Result<Restored> restore_agreed(control::AskRestore request, const RestoreTerms& terms);
   Result<Restored> restore_loaded(LoadRequest request, const RestoreTerms& terms);
   Result<Restored> ask_and_restore(control::AskRestore request, const SessionLink::CopyOut& copy,
                                    Deadline& deadline);

@@ -76,6 +76,18 @@ void log_begins_anew(const Options& options, const Error& error) {
   }
 }
 
+// A choice that no rank could have is refused before the others hear of it.
+Status check_source(const RestoreRequest& request, const std::string& dir) {
+  if (request.source == SourceChoice::any) return {};
+  if (!request.from.empty())
+    return fail(
+        Errc::invalid_argument,
+        fmt::format("restore from {}: give no source with it: the path is one", request.from));
+  if (request.source == SourceChoice::storage && dir.empty())
+    return fail(Errc::invalid_argument, "restore from storage: the job has no directory");
+  return {};
+}
+
 }  // namespace
 
 Status CheckpointSession::prepare() {
@@ -98,6 +110,7 @@ Result<Restored> CheckpointSession::restore(RestoreRequest request,
     return fail(Errc::invalid_argument,
                 fmt::format("restore step {} from {}: give one of them; the path names its step",
                             number(*request.step), request.from));
+  CKPT_CHECK(check_source(request, options_.dir));
   teller_.watch(request.watch);
   link_->watch_restores(std::move(request.watch));
   RestoreTerms terms;
@@ -113,20 +126,22 @@ Result<Restored> CheckpointSession::restore(RestoreRequest request,
   load.is_alone = options_.world_size == 1;
   load.rank = choice ? choice->rank : options_.rank;
   if (!choice) load.wanted = {options_.world_size, std::move(wanted)};
-  auto restored = load.path.empty() ? restore_agreed(request.step, terms)
+  control::AskRestore ask;
+  ask.wanted = request.step;
+  ask.source = request.source;
+  auto restored = load.path.empty() ? restore_agreed(std::move(ask), terms)
                                     : restore_loaded(std::move(load), terms);
   teller_.end();
   return restored;
 }
 
-Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
+Result<Restored> CheckpointSession::restore_agreed(control::AskRestore request,
                                                    const RestoreTerms& terms) {
+  const bool is_step_named = request.wanted.has_value();
   standing_.started();
   Status asked = finish_capture({});
   if (asked) asked = update_layout();
   if (asked) asked = slots_.ask_for_restore();
-  control::AskRestore request;
-  request.wanted = step;
   request.joins_shards = terms.choose != nullptr;
   if (asked) {
     auto wanted = slots_.wanted(terms.names);
@@ -136,7 +151,7 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
       asked = fail(std::move(wanted).error());
     }
   }
-  if (!asked) return fail(standing_.failed_alone(std::move(asked).error(), step.has_value()));
+  if (!asked) return fail(standing_.failed_alone(std::move(asked).error(), is_step_named));
   std::optional<Error> refusal;
   const SessionLink::CopyOut copy = [&](const control::Offer& offer,
                                         std::span<const std::byte> slot) {
@@ -159,7 +174,7 @@ Result<Restored> CheckpointSession::restore_agreed(std::optional<Step> step,
       named(std::move(restored).error(), deadline, "restore_deadline", options_.restore_deadline);
   // Our error names the tensor and the shapes. The error for all ranks says only that one refused.
   if (refusal && refusal->code() == Errc::invalid_argument) error = *refusal;
-  auto failed = standing_.failed(std::move(error), step.has_value());
+  auto failed = standing_.failed(std::move(error), is_step_named);
   if (failed.begins_anew && options_.rank == 0) log_begins_anew(options_, failed.error);
   if (failed.begins_again) (void)begin_timeline(open_deadline());  // Else the next save does it.
   return fail(std::move(failed.error));

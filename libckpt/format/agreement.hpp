@@ -4,6 +4,7 @@
 // repetition and reordering are harmless, and a new coordinator needs no history but the reports.
 #pragma once
 
+#include <ckpt/outcome.hpp>
 #include <ckpt/result.hpp>
 #include <cstdint>
 #include <optional>
@@ -42,7 +43,8 @@ struct RankReport {
   std::uint64_t session = 0;  // Random; new with every trainer and every time it asks.
   StartPhase phase = StartPhase::idle;
   std::optional<Step> wanted;  // restore(step); else the newest.
-  std::uint64_t attempt = 0;   // That `ready` and `failed` speak of.
+  SourceChoice source = SourceChoice::any;
+  std::uint64_t attempt = 0;  // That `ready` and `failed` speak of.
   // ready, failed, running: the Start they speak of. asks, fresh: the last one this session
   // finished.
   std::uint64_t start_id = 0;

@@ -15,9 +15,10 @@ constexpr std::size_t count_bytes = 4;
 }  // namespace
 
 auto fields(Is<Start> auto& it) {
-  return field_list(it.start_id, it.attempt, it.timeline, padded(it.base), it.outcome,
-                    text(it.reason, text_bytes_max), it.sessions, it.digests, it.holders,
-                    it.from_storage, it.newest_seen);
+  return field_list(
+      it.start_id, it.attempt, it.timeline, padded(it.base), it.outcome,
+      text(it.reason, text_bytes_max), it.sessions, it.digests, it.holders, it.from_storage,
+      enumerator(it.source, SourceChoice::any, SourceChoice::storage), it.newest_seen);
 }
 
 namespace {

@@ -4,6 +4,7 @@
 // encoding, and it is sent once. In memory all that refer to one share it.
 #pragma once
 
+#include <ckpt/outcome.hpp>
 #include <ckpt/result.hpp>
 #include <cstdint>
 #include <memory>
@@ -61,7 +62,8 @@ struct Start {
   std::vector<Digest> digests;          // The shards of `base`, by the ranks that saved it.
   // Likewise: nodes with a copy in memory, its own node first; empty: it is read from storage.
   std::vector<std::vector<std::string>> holders;
-  bool from_storage = false;  // Some rank reads its shard from storage.
+  bool from_storage = false;                // Some rank reads its shard from storage.
+  SourceChoice source = SourceChoice::any;  // All ranks take their shards from there.
   // The newest step that training is known to have reached on the way from `base`; none: unknown.
   std::optional<Step> newest_seen;
 

@@ -42,6 +42,7 @@ format::RankReport report_of_rank(const Rank& rank, const Session& session,
   report.session = session.asker;
   report.phase = session.phase;
   report.wanted = session.wanted;
+  report.source = session.source;
   report.attempt = session.attempt;
   const bool speaks_of_current =
       session.phase == StartPhase::ready || session.phase == StartPhase::failed ||

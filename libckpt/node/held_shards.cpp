@@ -57,6 +57,7 @@ std::uint32_t HeldShards::shard_count() const {
 }
 
 std::shared_ptr<Slot> HeldShards::held_here(std::uint32_t rank) const {
+  if (start_.source == SourceChoice::storage) return nullptr;
   return slots_.find({start_.base.value(), rank}, start_.digests.at(rank));
 }
 
@@ -90,9 +91,19 @@ Task<std::shared_ptr<const ShardRecord>> HeldShards::fetch_record(std::uint32_t 
   }
   std::optional<Error> memory;
   if (!failures.empty()) memory = failures.error();
+  if (start_.source == SourceChoice::memory) co_return fail(not_in_memory(rank, std::move(memory)));
   auto stored = co_await storage_.reads().record_of(id, start_.digests.at(rank));
   if (!stored) co_return fail(storage_failed(rank, std::move(stored).error(), std::move(memory)));
   co_return std::move(*stored);
+}
+
+// Its memory was freed, or its node has gone, since the vote.
+Error HeldShards::not_in_memory(std::uint32_t rank, std::optional<Error> why) const {
+  if (why) return std::move(*why);
+  return Error(
+      Errc::unavailable,
+      fmt::format("step {} rank {}: no node has a copy of it, and only memory was asked for",
+                  number(start_.base->step), rank));
 }
 
 // The error, and the reaction, when storage has not helped either. `memory`: why memory did not.
@@ -139,6 +150,7 @@ Task<void> HeldShards::read(std::shared_ptr<const ShardRecord> record,
   const std::uint32_t rank = record->id.rank;
   Status from_memory = co_await read_from_peers(record, still_wanted(), take_once);
   if (from_memory) co_return Status();
+  if (start_.source == SourceChoice::memory) co_return from_memory;
   counter = &bytes_from_storage_;
   Status stored = co_await read_from_storage(rank, still_wanted(), std::move(take_once), hooks);
   if (!stored)

@@ -70,6 +70,7 @@ class HeldShards final : public gather::ShardSource {
   Task<std::shared_ptr<const format::ShardRecord>> fetch_record(std::uint32_t rank);
   Task<void> read_from_storage(std::uint32_t rank, std::vector<std::size_t> chunks,
                                gather::ChunkSink sink, const storage::TransferHooks& hooks);
+  Error not_in_memory(std::uint32_t rank, std::optional<Error> why) const;
   Error storage_failed(std::uint32_t rank, Error error, std::optional<Error> memory);
 
   const JobFacts& facts_;

@@ -27,13 +27,14 @@ namespace {
 constexpr auto filling_interval = std::chrono::milliseconds(250);
 
 // Nearest first. The Start names the peers that hold the shard: no other one is asked.
-std::vector<CopySource> sources_of(const std::vector<std::string>& holders,
+std::vector<CopySource> sources_of(const format::Start& start, std::uint32_t rank,
                                    const std::string& own_node) {
+  if (start.source == SourceChoice::storage) return {Storage()};
   std::vector<CopySource> sources{OwnMemory()};
-  PeerMemory peers{holders};
+  PeerMemory peers{start.holders.at(rank)};
   std::erase(peers.nodes, own_node);
   if (!peers.nodes.empty()) sources.push_back(std::move(peers));
-  sources.push_back(Storage());
+  if (start.source != SourceChoice::memory) sources.push_back(Storage());
   return sources;
 }
 
@@ -155,7 +156,7 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
   for (const OwnSlot& own : std::vector<OwnSlot>(slots_.own(rank).slots)) {
     const bool is_it = own.slot->state() == Slot::State::sealed && !own.slot->is_retiring() &&
                        own.slot->id() == shard && own.slot->digest() == digest;
-    if (!is_it) continue;
+    if (!is_it || start.source == SourceChoice::storage) continue;
     CKPT_POINT("load.local");
     arena::Lease for_its_chunks(own.slot);
     Origin origin{RestoreSource::own_memory, "own memory"};
@@ -165,7 +166,7 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
     fill.keep(std::move(for_its_chunks));
   }
   // Steps 2 to 4: every other source ends in one of the rank's Slots first.
-  for (const CopySource& source : sources_of(start.holders.at(rank), facts_.node)) {
+  for (const CopySource& source : sources_of(start, rank, facts_.node)) {
     const std::string name = name_of(source);
     Result<std::shared_ptr<Slot>> slot = co_await fill.fill_from(source);
     if (std::holds_alternative<Storage>(source) && fill.storage_error())
@@ -184,7 +185,7 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
     note(name, offered.error());
   }
   // Step 5: what is good of each, together.
-  auto together = co_await fill.fill_from_damaged();
+  auto together = co_await fill.fill_from_damaged(start.source != SourceChoice::memory);
   if (together) {
     Origin origin{RestoreSource::storage, "several damaged copies", fill.bytes_from_storage()};
     auto offered = co_await offer(rank, id, start, arena::Lease(*together), std::move(origin));
@@ -261,7 +262,7 @@ asio::awaitable<void> RestoreRunner::hold_own_shard(std::uint32_t rank, SessionI
   });
   if (is_there) co_return;
   ShardFill fill = begin_fill(shard, digest, id);
-  for (const CopySource& source : sources_of(start.holders.at(rank), facts_.node)) {
+  for (const CopySource& source : sources_of(start, rank, facts_.node)) {
     const auto slot = co_await fill.fill_from(source);
     if (slot) co_return;
   }

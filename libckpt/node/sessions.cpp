@@ -178,6 +178,7 @@ Status Sessions::carry_out(Caller by, control::AskRestore it) {
   CKPT_POINT("load.select");
   session.ask_to(StartPhase::asks, facts_.context.random.next());
   session.wanted = it.wanted;
+  session.source = it.source;
   session.joins_shards = it.joins_shards;
   session.wanted_tensors.reset();
   if (it.tensors)

@@ -97,7 +97,7 @@ Task<std::shared_ptr<Slot>> ShardFill::fill_from(CopySource source) {
   co_return slot;
 }
 
-Task<std::shared_ptr<Slot>> ShardFill::fill_from_damaged() {
+Task<std::shared_ptr<Slot>> ShardFill::fill_from_damaged(bool may_read_storage) {
   const std::vector<arena::Lease> kept = std::move(kept_);
   kept_.clear();
   for (const arena::Lease& lease : kept) {
@@ -106,7 +106,7 @@ Task<std::shared_ptr<Slot>> ShardFill::fill_from_damaged() {
     if (!copied) co_return fail(std::move(copied).error());
   }
   if (!record_ || !target_) co_return fail(Errc::corruption, "no copy of it has any good chunk");
-  const bool may_help = is_filling() && have_->count() > 0 && !have_->is_full();
+  const bool may_help = may_read_storage && is_filling() && have_->count() > 0 && !have_->is_full();
   const std::uint64_t before = verified_bytes();
   if (may_help) (void)co_await read_good_chunks();
   bytes_from_storage_ += std::max(verified_bytes(), before) - before;

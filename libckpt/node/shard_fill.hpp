@@ -60,7 +60,7 @@ class ShardFill {
   void keep(arena::Lease damaged) { kept_.push_back(std::move(damaged)); }
   // Fills what is missing still from any damaged copy that has it good. If fill_from() has failed
   // for all sources. Errors: corruption (some Chunk is good nowhere).
-  Task<std::shared_ptr<arena::Slot>> fill_from_damaged();
+  Task<std::shared_ptr<arena::Slot>> fill_from_damaged(bool may_read_storage = true);
 
   // Why storage did not give all of it; none: it did, or was not asked.
   const std::optional<Error>& storage_error() const { return storage_error_; }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <ckpt/outcome.hpp>
 #include <ckpt/result.hpp>
 #include <ckpt/tensor.hpp>
 #include <cstdint>
@@ -124,8 +125,11 @@ struct AskRestore {
   // The tensors that it wants, if some of them have copies at other ranks: captures then have only
   // parts of them. None: those of the layout.
   std::optional<format::Layout> tensors = std::nullopt;
+  SourceChoice source = SourceChoice::any;
   friend auto fields(format::Is<AskRestore> auto& it) {
-    return format::field_list(it.ask, it.wanted, it.joins_shards, it.tensors);
+    return format::field_list(
+        it.ask, it.wanted, it.joins_shards, it.tensors,
+        format::enumerator(it.source, SourceChoice::any, SourceChoice::storage));
   }
 };
 // Answers the newest offer. ok: verified and copied. corruption: this copy is bad, offer another.

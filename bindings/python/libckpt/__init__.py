@@ -29,7 +29,7 @@ from libckpt._published import Published, PublishedCheckpoint, list_published
 from libckpt.adapters.torch._members import TorchMember
 from libckpt.core._arrays import Array
 from libckpt.core._restorer import Restored
-from libckpt.core._shapes import TensorShape
+from libckpt.core._tensors import TensorShape
 from libckpt.rng import RNG
 from libckpt.session import Session
 from libckpt.ticket import Ticket

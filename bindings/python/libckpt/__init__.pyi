@@ -7,7 +7,7 @@ from libckpt._published import (
 )
 from libckpt.adapters.torch._members import TorchMember as TorchMember
 from libckpt.core._restorer import Restored as Restored
-from libckpt.core._shapes import TensorShape as TensorShape
+from libckpt.core._tensors import TensorShape as TensorShape
 from libckpt.errors import (
     Cancelled as Cancelled,
     CheckpointError as CheckpointError,

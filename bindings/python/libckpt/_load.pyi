@@ -10,7 +10,7 @@ def load_checkpoint(
     into: Mapping[str, Any] | None = None,
     strict: bool = True,
     *,
-    arrays: Iterable[Array] = (),
+    arrays: Iterable[Array | str] = (),
     renamed: Mapping[str, str] | None = None,
     shapes_only: bool = False,
     allow_pickle: bool = False,

@@ -68,6 +68,7 @@ class Client:
         self,
         step: int | None,
         choose: Choose,
+        source: str | None = None,
     ) -> dict[str, object]: ...
     def watch_restores(
         self, watch: Callable[[str, int, int, str, str], None] | None

@@ -152,24 +152,24 @@ class Session:
 
     def restore(
         self, into=None, step=None, strict=True, *, arrays=(), path=None, renamed=None,
-        shapes_only=False,
+        shapes_only=False, source=None,
     ):  # fmt: skip
         """The newest step that all ranks can have, or `step`, into the items of `into`; or the
         newest at `path`: a checkpoint of any job, a run's directory, or a parent of such ones.
 
-        Modules, parameters and tensors are filled where they are; objects get their state by
-        `load_state_dict`; dictionaries are updated. `Restored.items` has all items as plain values;
-        it alone has numbers, strings and tuples, and the log names those that differ. With strict,
-        names and shapes must be those of `into`; without, what fits is taken, and `Restored` names
-        the rest. `renamed`: names there, or the beginning of names up to a dot, and what they are
-        here: {"model.encoder": "model.backbone"}. `shapes_only`: a TensorShape for each tensor;
-        without `path`, a restore must follow. Another number of ranks may have saved the step: each
-        fills its own parts in `arrays`; a new one has another's items (`Restored.items_of`), and
-        random generators anew. Raises NotFound when there is nothing: train from the beginning.
-        After any other failure, or without that `step`, saves are refused until a restore or
-        `start_fresh` succeeds."""
-        step, path = _turn.step_or_path(step, path)
-        wish = _restorer.Wish(into or {}, step, strict, arrays, path, renamed, shapes_only)
+        Modules, parameters and tensors are filled where they are; objects by `load_state_dict`;
+        dictionaries are updated. `Restored.items` has all items as plain values; it alone has
+        numbers and strings; the log names those that differ. With strict, names and shapes must be
+        those of `into`; without, what fits is taken, and `Restored` names the rest. `renamed`:
+        names there, or their beginning up to a dot, and what they are here: {"model.encoder":
+        "model.backbone"}. `shapes_only`: a TensorShape for each tensor; without `path`, a restore
+        must follow. `source`: from "memory" alone, or "storage". A name in `arrays`: made anew, all
+        of it, in `Restored.arrays`. Another number of ranks may have saved the step: each fills its
+        own parts in `arrays`; a new one has another's items (`Restored.items_of`), and random
+        generators anew. Raises NotFound when there is nothing: train from the beginning. Else, also
+        without that `step`, saves are refused until a restore or `start_fresh` succeeds."""
+        step, path = _turn.step_or_path(step, path, source)
+        wish = _restorer.Wish(into or {}, step, strict, arrays, path, renamed, shapes_only, source)
         restored, is_known = self._restored(wish)
         if is_known or not shapes_only:
             self._restore_failure = _shapes.refusal(restored.step) if shapes_only else None
@@ -199,10 +199,12 @@ class Session:
         self._client.start_fresh()
         self._restore_failure = self._must_confirm = None
 
-    def restore_or(self, into, default=None, strict=True, *, arrays=(), path=None, renamed=None):
+    def restore_or(self, into, default=None, strict=True, *, arrays=(), path=None, renamed=None,
+                   source=None):  # fmt: skip
         """The step that was restored into the items, or `default` without one."""
         try:
-            return self.restore(into, None, strict, arrays=arrays, path=path, renamed=renamed).step
+            return self.restore(into, None, strict, arrays=arrays, path=path, renamed=renamed,
+                                source=source).step  # fmt: skip
         except errors.NotFound as error:
             self._failures.log_not_found(error, path, self.rank)
             return default

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import Any, SupportsFloat, TypeVar
+from typing import Any, Literal, SupportsFloat, TypeVar
 
 from libckpt.core._arrays import Array
 from libckpt.core._ranks import Ranks
@@ -55,10 +55,11 @@ class Session:
         step: int | None = None,
         strict: bool = True,
         *,
-        arrays: Iterable[Array] = (),
+        arrays: Iterable[Array | str] = (),
         path: str | PathLike[str] | None = None,
         renamed: Mapping[str, str] | None = None,
         shapes_only: bool = False,
+        source: Literal["memory", "storage"] | None = None,
     ) -> Restored: ...
     def initialize_from(
         self,
@@ -66,7 +67,7 @@ class Session:
         into: Items,
         strict: bool = True,
         *,
-        arrays: Iterable[Array] = (),
+        arrays: Iterable[Array | str] = (),
         renamed: Mapping[str, str] | None = None,
     ) -> Restored: ...
     def start_fresh(self) -> None: ...
@@ -76,9 +77,10 @@ class Session:
         default: Default | None = None,
         strict: bool = True,
         *,
-        arrays: Iterable[Array] = (),
+        arrays: Iterable[Array | str] = (),
         path: str | PathLike[str] | None = None,
         renamed: Mapping[str, str] | None = None,
+        source: Literal["memory", "storage"] | None = None,
     ) -> int | Default | None: ...
     @property
     def latest(self) -> int | None: ...

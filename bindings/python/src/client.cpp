@@ -107,6 +107,12 @@ Level level_of(const std::string& name) {
                 "level \"" + name + "\": it is captured, replicated, committed or durable");
 }
 
+SourceChoice source_choice_of(const std::string& name) {
+  if (name == "memory") return SourceChoice::memory;
+  if (name == "storage") return SourceChoice::storage;
+  throw Failure(Errc::invalid_argument, "source \"" + name + "\": it is memory or storage");
+}
+
 bool are_equal(const TensorRef& one, const TensorRef& other) {
   return one.data == other.data && one.dtype == other.dtype && one.shape == other.shape &&
          one.location == other.location && one.device_index == other.device_index &&
@@ -353,9 +359,11 @@ void Client::start_fresh() {
   in_turn([](auto& target) { check(target.start_fresh()); });
 }
 
-nb::dict Client::restore(std::optional<std::uint64_t> step, const nb::callable& choose) {
+nb::dict Client::restore(std::optional<std::uint64_t> step, const nb::callable& choose,
+                         const std::optional<std::string>& source) {
   RestoreRequest request;
   if (step) request.step = Step{*step};
+  if (source) request.source = source_choice_of(*source);
   return restore_chosen(std::move(request), choose, 0);
 }
 

@@ -63,8 +63,9 @@ class Client {
   // of a signal handler, such as that of ^C, ends it.
   void wait(std::uint64_t step, const std::string& level, double seconds);
   // `choose(step, [(name, type, shape, alias_of)], structure)` returns tensors as update() takes
-  // them. The structure is the blob of the items, or None.
-  nanobind::dict restore(std::optional<std::uint64_t> step, const nanobind::callable& choose);
+  // them. The structure is the blob of the items, or None. `source`: "memory", "storage", or None.
+  nanobind::dict restore(std::optional<std::uint64_t> step, const nanobind::callable& choose,
+                         const std::optional<std::string>& source);
   // The same of any rank's shard of a published checkpoint.
   nanobind::dict restore_from(const std::string& path, std::uint32_t rank,
                               const nanobind::callable& choose);

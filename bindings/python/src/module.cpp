@@ -154,7 +154,8 @@ NB_MODULE(_native, module) {
       .def("settle", &Client::settle, nb::arg("step"), nb::arg("problem"))
       .def("copied", &Client::copied)
       .def("wait", &Client::wait, nb::arg("step"), nb::arg("level"), nb::arg("seconds"))
-      .def("restore", &Client::restore, nb::arg("step").none(), nb::arg("choose"))
+      .def("restore", &Client::restore, nb::arg("step").none(), nb::arg("choose"),
+           nb::arg("source") = nb::none())
       .def("restore_from", &Client::restore_from, nb::arg("path"), nb::arg("rank"),
            nb::arg("choose"))
       .def("restore_pieces", &Client::restore_pieces, nb::arg("path"))

@@ -93,8 +93,9 @@ class CKPT_EXPORT Checkpointer {
   // of ranks restores from memory what another one saved, and from storage what no memory has of
   // it; all of it from storage only with `request.from`.
   // Errors: not_found, invalid_argument (names or shapes differ), corruption (no good copy left),
-  //         unavailable (a rank did not ask in time), unsupported (for another number of ranks: a
-  //         whole tensor that several saved, or the newest step lacks a part or is stored only).
+  //         unavailable (a rank did not ask in time; only the place that `request.source` leaves
+  //         out has a step), unsupported (for another number of ranks: a whole tensor that several
+  //         saved, or the newest step lacks a part or is stored only).
   Result<Restored> restore(RestoreRequest request = {});
 
   // Ignores stored steps and starts a new timeline from the tensors as they are, in mid-training

@@ -21,6 +21,8 @@ enum class SaveOutcome {
 };
 
 enum class RestoreSource : std::uint8_t { own_memory, peer_memory, storage };
+// SourceChoice: where a restore may take the step from; by default wherever it is nearest.
+enum class SourceChoice : std::uint8_t { any, memory, storage };
 
 struct Restored {
   Step step{};

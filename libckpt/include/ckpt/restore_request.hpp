@@ -20,6 +20,10 @@ struct RestoreRequest {
   // the path names the step. Any number of ranks may have saved it: each tensor is put together
   // from their pieces, and the blobs are those of this rank modulo their number.
   std::string from = {};
+  // Only from the memory of the job's nodes, or only from its directory, then also if the other one
+  // has a newer step, which the restore abandons as one by number does. All ranks choose alike.
+  // Excludes `from`, which names the place.
+  SourceChoice source = SourceChoice::any;
   RestoreWatch watch = {};  // Called with the progress; may end the restore.
   // Names in the checkpoint, or their beginning up to a dot or a slash, and what the registered
   // tensors are called: {{"encoder", "backbone"}}. Of several rules the longest counts.

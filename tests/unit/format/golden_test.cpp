@@ -102,6 +102,7 @@ Start golden_start() {
   start.digests = {{31, 32}, {33, 34}};
   start.holders = {{"b", "a"}, {}};
   start.newest_seen = Step{903};
+  start.source = SourceChoice::storage;
   return start;
 }
 
@@ -120,6 +121,7 @@ NodeReport golden_report() {
   rank.session = 21;
   rank.phase = StartPhase::failed;
   rank.wanted = Step{900};
+  rank.source = SourceChoice::memory;
   rank.attempt = 2;
   rank.start_id = 11;
   rank.restored_ok = true;
@@ -223,9 +225,9 @@ std::vector<Golden> all_golden() {
       {"v3.part", encode(golden_packed_part())},
       {"v5.manifest.json", test::bytes_of(render(golden_manifest(golden_packed_part())).value())},
       {"v1.frame_table", encode(golden_frames())},
-      {"peer7.node_report", encode(golden_report())},
-      {"peer7.decree", encode(golden_decree())},
-      {"peer7.start", encode(golden_start())},
+      {"peer8.node_report", encode(golden_report())},
+      {"peer8.decree", encode(golden_decree())},
+      {"peer8.start", encode(golden_start())},
       {"v1.run.json", test::bytes_of(render(RunMarker{"gpt2", run}))},
       {"v1.timelines.json", test::bytes_of(render(golden_timelines()))},
       {"v2.safetensors", golden_file(0)},
@@ -263,9 +265,9 @@ TEST_CASE("golden: today's decoder reads yesterday's bytes", "[unit][format]") {
   REQUIRE(record);
   CHECK(digest_of(*record) == digest_of(golden_part().record));
   CHECK(record->layout.tensors.front().name == "embed.weight");
-  CHECK(decode_node_report(stored("peer7.node_report")).value() == golden_report());
-  CHECK(decode_decree(stored("peer7.decree")).value() == golden_decree());
-  CHECK(decode_start(stored("peer7.start")).value() == golden_start());
+  CHECK(decode_node_report(stored("peer8.node_report")).value() == golden_report());
+  CHECK(decode_decree(stored("peer8.decree")).value() == golden_decree());
+  CHECK(decode_start(stored("peer8.start")).value() == golden_start());
   CHECK(parse_run_marker(stored_text("v1.run.json")).value() == RunMarker{"gpt2", run});
   CHECK(parse_timelines(stored_text("v1.timelines.json")).value() == golden_timelines());
   const auto manifest = parse_manifest(stored_text("v2.manifest.json"));

@@ -102,6 +102,7 @@ void Cluster::ask(const std::string& places, Rules rules) {
     trainer->session = attached->session;
     REQUIRE(trainer->engine->call(trainer->session, control::SetLayout{captured_by(rank)}));
     control::AskRestore asked{1, rules.wanted, rules.joins_shards};
+    asked.source = rules.source;
     if (rules.are_copies)
       asked.tensors = layout_of(rank, {0, numbers_in_all}, rules.has_whole_tensors);
     REQUIRE(trainer->engine->call(trainer->session, std::move(asked)));

@@ -41,6 +41,7 @@ struct Rules {
   std::uint32_t replicas = 2;
   std::optional<std::uint32_t> max_ckpt_num = std::nullopt;
   std::optional<Step> wanted = std::nullopt;
+  SourceChoice source = SourceChoice::any;
   Duration verify_every = std::chrono::minutes(10);  // Also of stored files.
   bool skips_unchanged = false;
   bool is_frozen = false;  // Of each rank's numbers only the last fifteenth changes at each step.

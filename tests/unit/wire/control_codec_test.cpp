@@ -105,7 +105,7 @@ std::vector<Message> one_of_each() {
   all.emplace_back(Abandon{1, 77});
   all.emplace_back(Skipped{Step{901}});
   all.emplace_back(StartFresh{3});
-  all.emplace_back(AskRestore{4, Step{900}, true, small_layout()});
+  all.emplace_back(AskRestore{4, Step{900}, true, small_layout(), SourceChoice::storage});
   all.emplace_back(RestoreResult{7, bad});
   all.emplace_back(RestoredOk{Step{900}});
   all.emplace_back(Close{std::chrono::seconds(60)});

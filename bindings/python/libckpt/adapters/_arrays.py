@@ -49,6 +49,7 @@ def type_of(text):
 
 class Arrays(_tensors.Kind):
     key = "numpy"
+    type_names = TYPE_NAMES
     may_grow = True
 
     def is_kind_of(self, type_of_value):

@@ -17,7 +17,8 @@ class Array:
     it is flattened, from the element `flat` on. `copy`: ranks that hold the same part number their
     copies from 0; each is captured, and a save to storage compares them. `copies`: how many they
     are; they then divide its capture among themselves, and each has all of it again after a
-    restore. `may_go`: no save warns when it is not given any more.
+    restore. A TensorShape as `buffer` makes a new tensor of it. `may_go`: no save warns when it is
+    not given any more.
     The memory is copied at each save, and filled in place by a restore. `is_constant`: nobody
     writes it, or gives it to others, as long as the buffer lives: it is copied behind the training,
     and held until then.
@@ -32,6 +33,8 @@ class Array:
             raise errors.InvalidArgument(f'array "{name}": give offset, or flat')
         if not isinstance(name, str):
             raise errors.InvalidArgument(f"array {name!r}: its name is no text")
+        if isinstance(buffer, _tensors.TensorShape):
+            buffer = _tensors.made(buffer)
         _check_buffer(name, buffer)
         self.name, self.buffer, self.may_go = name, buffer, may_go
         self.is_constant = is_constant
@@ -83,6 +86,11 @@ def _numbers(name, what, given):
     return tuple(_number(name, what, each) for each in given)
 
 
+def whole(name, form):
+    """A new array that is all of it, of a TensorShape."""
+    return Array(name, form, global_shape=form.shape, offset=(0,) * len(form.shape))
+
+
 class _Part:
     """A part of a larger tensor that an item holds."""
 
@@ -103,6 +111,10 @@ class Arrays:
         places = getattr(tensors, "places", {})
         self._by_name = {name: _Part(tensors[name], place) for name, place in places.items()}
         for array in () if arrays is None else arrays:
+            if isinstance(array, str):
+                raise errors.InvalidArgument(
+                    f'array "{array}": a restore alone takes a name, and makes an array of it'
+                )
             _items.check_name(array.name)
             if array.name in self._by_name or array.name in tensors:
                 raise errors.InvalidArgument(f'array "{array.name}": this name is there twice')

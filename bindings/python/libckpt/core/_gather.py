@@ -36,21 +36,25 @@ class Gather:
         self._directory = directory
         self._owners = {}  # By name, the rank that captured it for all, as this rank's shard says.
 
-    def restore(self, step, targets, arrays, path=None):
-        """(answer, structure) of the step; the targets are filled. All ranks call it.
+    def restore(self, wish, targets, arrays):
+        """(answer, structure) of the step that the wish names or of the newest; the targets are
+        filled. All ranks call it.
 
         The answer is the library's, with the rank whose items these are.
         """
-        if path is not None:
-            found = self._ranks.decide("published", None, lambda _: _candidates(path))
+        if wish.path is not None:
+            found = self._ranks.decide("published", None, lambda _: _candidates(wish.path))
             if found["failure"]:
                 raise getattr(errors, found["failure"][0])(found["failure"][1])
             # The job may have steps of its own: to abandon these is its user's to say.
             return self._read_published(found["checkpoints"], targets, arrays)
         try:
-            answer = self._client.restore(step, targets.names.choice(targets.choose))
+            choose = targets.names.choice(targets.choose)
+            answer = self._client.restore(wish.step, choose, wish.source)
         except (errors.NotFound, errors.Unsupported, errors.Corruption) as reason:
-            return self._restore_published(step, targets, arrays, reason)
+            if wish.source == "memory":
+                raise
+            return self._restore_published(wish.step, targets, arrays, reason)
         answer["items_of"] = self._ranks.rank % answer["world_size"]
         structure, failure = self._try_to_read(answer, targets, arrays)
         self._ranks.agree("shards", failure)
@@ -165,6 +169,11 @@ class Gather:
                 "of: it was not saved by this package: the tensors are in its safetensors files"
             )
         self._owners = structure.pop(SHARES, {})
+        if is_other and not targets.wants_tensors:
+            choose = targets.names.choice(targets.choose_more)
+            for shard in range(saved_by):
+                if shard != own and targets.lacks():
+                    self._client.restore_from(answer["path"], shard, choose)
         if is_other and targets.wants_tensors:
             for shard in range(ranks.rank + ranks.world_size, saved_by, ranks.world_size):
                 owned = {name for name, owner in self._owners.items() if owner == shard}

@@ -5,7 +5,7 @@ import logging
 
 from libckpt import _native, errors
 from libckpt.core import _arrays, _compare, _fill, _gather, _item_kinds, _items, _names
-from libckpt.core import _rebuild, _restore, _shapes
+from libckpt.core import _new_arrays, _rebuild, _restore, _shapes
 
 logger = logging.getLogger("libckpt")
 
@@ -37,7 +37,8 @@ class Restored:
     missing: list
     unexpected: list
     mismatched: dict
-    # By name, where shapes only were asked for: arrays of which this rank's shard has a part.
+    # By name: new arrays in the place of names in `arrays`; where shapes only were asked for, those
+    # of arrays of which this rank's shard has a part.
     arrays: dict
 
     def __repr__(self):
@@ -55,6 +56,7 @@ class Wish:
     path: str | None = None
     renamed: dict | None = None
     shapes_only: bool = False
+    source: str | None = None
     is_beginning: bool = False  # Of other training, which wants no more of the checkpoint.
 
     def __post_init__(self):
@@ -88,16 +90,27 @@ class Restorer:
         if wish.shapes_only:
             return self._shapes(wish, _shapes.Shapes(names))
         try:
+            wish, new = self._with_new_arrays(wish, names)
             with _item_kinds.state_made(wish.into):
-                return self._restore(wish, names)
+                return self._restore(wish, names, new)
         finally:
             self._registration.forget()
 
+    def _with_new_arrays(self, wish, names):
+        """The wish with arrays for those that it only names; and the new ones by name."""
+        new, answer = _new_arrays.NewArrays(wish.arrays), None
+        new.check(self._ranks, wish.path)
+        if new:
+            targets = new.shapes(names)
+            answer, structure = self._gather.restore(wish, targets, ())
+            new.make(self._ranks, answer, targets.arrays(structure))
+        return new.wish_of(wish, answer), new.by_name()
+
     def _shapes(self, wish, targets):
-        answer, structure = self._gather.restore(wish.step, targets, (), wish.path)
+        answer, structure = self._gather.restore(wish, targets, ())
         return self._answer(answer, targets, *targets.values(structure, self._allow_pickle))
 
-    def _restore(self, wish, names):
+    def _restore(self, wish, names, new):
         into, strict = wish.into, wish.strict
         flattened = _items.flatten(into, self._allow_pickle)
         _, here, members = flattened
@@ -111,7 +124,7 @@ class Restorer:
         )  # fmt: skip
         if self.makes_room:
             self._make_room_here(into, here, members, arrays, names)
-        answer, structure = self._gather.restore(wish.step, targets, arrays, wish.path)
+        answer, structure = self._gather.restore(wish, targets, arrays)
         self._registration.set_places(arrays)  # By their names here again.
         try:
             values = self._give(wish, answer, structure, targets)
@@ -119,7 +132,7 @@ class Restorer:
             if not into:
                 raise
             raise type(error)(f"{error}; {OVERWRITTEN}") from error
-        return self._answer(answer, targets, values)
+        return self._answer(answer, targets, values, new)
 
     def _answer(self, answer, targets, values, arrays=None):
         found = {field.name: answer.get(field.name) for field in dataclasses.fields(Restored)}

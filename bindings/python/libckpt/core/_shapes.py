@@ -1,17 +1,8 @@
 """Shapes: a step's items without their tensors, of which no byte is copied to the trainer."""
 
-import dataclasses
-
 from libckpt import errors
-from libckpt.core import _compare, _other_ranks, _rebuild, _structure, _tensors
-
-
-@dataclasses.dataclass(frozen=True)
-class TensorShape:
-    """Stands for a tensor of a step. `dtype` as in messages and in `ckpt inspect`: "BF16"."""
-
-    shape: tuple[int, ...]  # Of all of it, where ranks saved parts.
-    dtype: str
+from libckpt.core import _compare, _other_ranks, _rebuild, _registration, _structure, _tensors
+from libckpt.core._tensors import TensorShape
 
 
 class Shapes:
@@ -20,27 +11,53 @@ class Shapes:
     wants_tensors = False
     of_a_share = leaves_arrays = False
 
-    def __init__(self, names):
+    def __init__(self, names, wanted=()):
+        """`wanted`: names of arrays that are looked for in other shards, too."""
         self.names = names
         self.structure = None
         self.placed, self.differences = {}, _compare.Differences()
-        self._larger = {}  # By name, the shapes of what the parts in this rank's shard belong to.
+        self._wanted = set(wanted)
+        self._larger = {}  # By name, the shapes of what the parts in the shards belong to.
+        self._whole = {}  # By name, those of the other tensors.
 
     def choose(self, _, stored, structure):
         self.structure = structure
-        own, _ = _other_ranks.split(stored)
-        self._larger = {name: TensorShape(tuple(whole), kind)
-                        for name, kind, _, _, whole in own if whole is not None}  # fmt: skip
+        self._larger, self._whole = {}, {}
+        return self.choose_more(_, stored, structure)
+
+    def choose_more(self, _, stored, structure):
+        """The same of a further shard."""
+        own, of_others = _other_ranks.split(stored)
+        for each in [own, *of_others.values()]:
+            for name, kind, shape, _, whole in each:
+                if whole is not None:
+                    self._larger[name] = TensorShape(tuple(whole), kind)
+                else:
+                    self._whole.setdefault(name, TensorShape(tuple(shape), kind))
         return []
 
+    def lacks(self):
+        """Whether an array that is looked for has not been seen."""
+        return bool(self._wanted - self._larger.keys() - self._whole.keys())
+
     def values(self, structure, allow_pickle):
-        """The items; and by name the arrays of which this rank's shard has a part."""
-        forms = {node["t"]: _tensors.described_form(node)
-                 for node in _structure.tensor_nodes(structure)}  # fmt: skip
-        own = {name: TensorShape(tuple(shape), kind) for name, (kind, shape) in forms.items()}
-        arrays = {name: each for name, each in self._larger.items() if name not in own}
+        """The items; and by name the arrays of which the shards that were seen have a part."""
+        own = _items_of(structure)
         rebuilder = _Rebuilder(own | self._larger, {}, allow_pickle)
-        return _rebuild.rebuilt_by(rebuilder, structure), arrays
+        return _rebuild.rebuilt_by(rebuilder, structure), self.arrays(structure)
+
+    def arrays(self, structure):
+        own = _items_of(structure)
+        known = {**self._whole, **self._larger}
+        return {name: form for name, form in known.items()
+                if name not in own and name != _registration.ROOM and "//" not in name}  # fmt: skip
+
+
+def _items_of(structure):
+    """By name, the shapes of tensors that items hold."""
+    forms = {node["t"]: _tensors.described_form(node)
+             for node in _structure.tensor_nodes(structure)}  # fmt: skip
+    return {name: TensorShape(tuple(shape), kind) for name, (kind, shape) in forms.items()}
 
 
 class _Rebuilder(_rebuild.Rebuilder):

@@ -4,8 +4,10 @@ Each framework has a Kind that handles its tensors. A type that safetensors has 
 as its bytes.
 """
 
+import dataclasses
 import math
 
+from libckpt import errors
 from libckpt.core import _frameworks
 
 TYPES_MAX = 4096  # Remembered classes; more are made only by programs that make classes.
@@ -13,11 +15,21 @@ TYPES_MAX = 4096  # Remembered classes; more are made only by programs that make
 _kinds = {}  # By class of a value, the Kind that may handle it; None: it is no tensor.
 
 
+@dataclasses.dataclass(frozen=True)
+class TensorShape:
+    """Stands for a tensor of a step, or asks for a new one. `dtype` as in messages and in
+    `ckpt inspect`: "BF16"."""
+
+    shape: tuple[int, ...]  # Of all of it, where ranks saved parts.
+    dtype: str
+
+
 class Kind:
     """How the tensors of one framework are handled. Those of numpy and torch show what else a Kind
     answers; what is here is so for tensors that lie on the host and belong to no optimizer."""
 
     key = ""  # In descriptions; the name of the framework's module.
+    type_names = {}  # By the framework's own, the types' names in a checkpoint.
     may_grow = False  # Whether one in plain data may be of another shape when it is restored.
 
     def is_kind_of(self, type_of_value):
@@ -166,6 +178,16 @@ def host_bytes(type_name, shape):
     import numpy
 
     return numpy.empty(math.prod(shape) * type_bytes(type_name), dtype=numpy.uint8)
+
+
+def made(form):
+    """A new tensor of a TensorShape, on the host: of the framework that can send tensors between
+    ranks, where the program has imported it, else of numpy."""
+    kind = (_frameworks.rank_adapter() or _frameworks.adapter_of("numpy")).tensors
+    text = next((own for own, name in kind.type_names.items() if name == form.dtype), None)
+    if text is None:
+        raise errors.Unsupported(f"a new tensor of {form.dtype}: {kind.key} has no such type")
+    return kind.from_bytes(host_bytes(form.dtype, form.shape), text, form.shape)
 
 
 def type_bytes(type_name):

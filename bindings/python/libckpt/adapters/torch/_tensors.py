@@ -44,6 +44,7 @@ PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 class Tensors(_tensors.Kind):
     key = "torch"
+    type_names = TYPE_NAMES
 
     def is_kind_of(self, type_of_value):
         return issubclass(type_of_value, torch.Tensor)
