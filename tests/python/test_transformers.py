@@ -517,6 +517,20 @@ def test_nodes_with_disks_of_their_own_resume_from_one_folder(tmp_path, there, e
     assert found == dict.fromkeys(range(len(there)), expected)
 
 
+def test_nodes_that_have_one_disk_after_all_publish_a_folder_once(tmp_path, caplog):
+    """With save_on_each_node; the second would remove what the first is about to publish."""
+    folder = tmp_path / "run-1" / "checkpoint-3"
+    folder.mkdir(parents=True)
+    (folder / "rng_state_1.pth").write_text("of the other rank")
+    taken = []
+    for index in range(2):
+        trainer = types.SimpleNamespace(args=types.SimpleNamespace(process_index=index))
+        taken.append(TrainerFolders(trainer, "job", False)._take(Weights(folder), folder.parent))
+    assert taken == [True, False]
+    assert (tmp_path / "run-1" / "taken-by-0" / "rng_state_1.pth").exists()
+    assert "train without save_on_each_node" in caplog.text
+
+
 def test_several_ranks_resume_one_step_from_memory(trainer, tmp_path):
     options = {"ranks": 2, "per_device_train_batch_size": 2}
     whole = run(trainer, tmp_path / "stock", "stock", **options).finish()

@@ -50,13 +50,25 @@ class TrainerFolders:
         # talk through a Store, one that writes for more than a minute is given up by the others.
         trainer.accelerator.wait_for_everyone()
         self._note_best(folders)
-        if trainer.args.should_save:
+        if trainer.args.should_save and self._take(weights, hidden):
             weights.move_to(folders.work.begin(name) / f"checkpoint-{number}")
             shutil.rmtree(hidden, ignore_errors=True)
             state_file = weights.folder / "trainer_state.json"
             trainer.state.save_to_json(str(state_file))
             self._hand_over(folders, number, weights)
             self._publish_if_wanted(folders, number)
+
+    def _take(self, weights, hidden):
+        """Whether this rank publishes what all have written. With save_on_each_node one of each
+        node does; where the nodes have one disk after all, the first of them."""
+        index = self._trainer.args.process_index
+        try:
+            weights.move_to(hidden / f"taken-by-{index}")
+        except FileNotFoundError:
+            logger.warning("libckpt: %s is published by another node, which has the same disk: "
+                           "train without save_on_each_node", weights.folder.name)  # fmt: skip
+            return False
+        return True
 
     def _new_name(self):
         """A folder's that no save has had, of this run or an earlier one: all ranks write into it
