@@ -12,15 +12,22 @@ import numpy
 import pytest
 from test_arrays import at_once
 
+import libckpt
+
 GUIDE = pathlib.Path(__file__).parents[2] / "libckpt" / "docs" / "guide" / "adapters.md"
+
+
+def run(block, names):
+    """A block of the guide's code."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    exec(compile(blocks[block], str(GUIDE), "exec"), names)
+    return names
 
 
 @pytest.fixture
 def guide():
-    (code,) = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
-    names = {}
-    exec(compile(code, str(GUIDE), "exec"), names)
-    return names
+    return run(0, {})
 
 
 @pytest.fixture
@@ -82,3 +89,13 @@ def test_what_two_ranks_saved_any_number_goes_on_with(guide, ranks, programs, co
             assert own.size > 0
             assert numpy.array_equal(own, expected)
     at_once(second, lambda _, pair: train(guide, pair, 4))
+
+
+def test_a_restore_makes_the_arrays_of_the_guide(guide, ranks, tmp_path):
+    first = ranks(2)
+    at_once(first, lambda _, pair: pair[1].restore())
+    at_once(first, lambda _, pair: train(guide, pair, 3))
+    made = run(1, {"libckpt": libckpt, "path": str(tmp_path / "checkpoints")})
+    expected = whole("first", guide["Framework"].SHAPES["first"])
+    assert numpy.array_equal(numpy.asarray(made["weights"]), expected)
+    assert numpy.array_equal(numpy.asarray(made["rows"]), expected[4:7])

@@ -398,10 +398,8 @@ def test_what_never_comes_to_storage_is_waited_for_and_named(
     assert f"had captured files for {tmp_path / 'out'}: the daemon is waited for" in caplog.text
 
 
-def test_what_a_newer_step_has_overtaken_is_not_waited_for(tmp_path):
-    (tmp_path / "step-000000200").mkdir()
-    manifest = {"format": "libckpt-manifest", "timeline": 1, "shards": []}
-    (tmp_path / "step-000000200" / "manifest.json").write_text(json.dumps(manifest))
+def test_what_a_newer_step_has_overtaken_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(_storage, "steps", lambda _: [(200, tmp_path / "step-000000200")])
     ends = time.monotonic() + 60
     assert _leftovers.await_step(tmp_path, 100, ends) == (None, None)
     assert time.monotonic() < ends
@@ -414,9 +412,8 @@ def test_a_set_is_whole_wherever_its_publishing_ends(tmp_path, monkeypatch):
     sets._is_once = False
     sets.directory, sets.private, sets.rank = out, out / _work.PRIVATE, 0
     sets.work = _work.WorkFolders(sets.private / "work")
-    manifest = {"format": "libckpt-manifest", "timeline": 1, "shards": [{"members": [
-        {"archive": "model.pt", "file": "rank-0.pt", "kind": "torch"}]}]}  # fmt: skip
     step = tmp_path / "step"
+    monkeypatch.setattr(_storage, "files_of", lambda path, _: [{"model.pt": path / "rank-0.pt"}])
 
     def prepare():
         import shutil
@@ -424,7 +421,6 @@ def test_a_set_is_whole_wherever_its_publishing_ends(tmp_path, monkeypatch):
         shutil.rmtree(out, ignore_errors=True)
         shutil.rmtree(step, ignore_errors=True)
         step.mkdir()
-        (step / "manifest.json").write_text(json.dumps(manifest))
         torch.save({"weight": torch.full((5,), 2.0), "number": 2}, step / "rank-0.pt")
         (out / "a").mkdir(parents=True)
         torch.save({"weight": torch.full((5,), 1.0), "number": 1}, out / "a" / "model.pt")
@@ -453,12 +449,19 @@ def test_a_set_is_whole_wherever_its_publishing_ends(tmp_path, monkeypatch):
     assert counts["is_new"] > 10
 
 
-def test_a_step_number_that_an_older_timeline_has_too_is_the_newer_one(tmp_path):
-    for timeline, name in ((1, "step-000000003"), (2, "step-000000003.g2")):
-        (tmp_path / name).mkdir()
-        manifest = {"format": "libckpt-manifest", "timeline": timeline, "shards": [{"members": []}]}
-        (tmp_path / name / "manifest.json").write_text(json.dumps(manifest))
+def test_a_step_number_that_an_older_timeline_has_too_is_the_newer_one(tmp_path, monkeypatch):
+    steps = [(3, tmp_path / "step-000000003"), (3, tmp_path / "step-000000003.g2")]
+    monkeypatch.setattr(_storage, "steps", lambda _: steps)
+    monkeypatch.setattr(_storage, "files_of", lambda path, _: [{"model.pt": path / "rank-0.pt"}])
     assert _storage.find_step(tmp_path, 3)[0] == tmp_path / "step-000000003.g2"
+
+
+def test_what_cannot_be_read_is_no_step(tmp_path):
+    assert _storage.steps(tmp_path / "nowhere") == []
+    (tmp_path / "step-000000003").mkdir()
+    (tmp_path / "step-000000003" / "manifest.json").write_text('{"format": "libckpt-manifest"}')
+    assert _storage.steps(tmp_path) == []
+    assert _storage.find_step(tmp_path, 3) == (None, None)
 
 
 # --- several
