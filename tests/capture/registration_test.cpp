@@ -104,24 +104,29 @@ TEST_CASE("registration: a call of the trainer's waits for one piece of a Slot",
           "[unit][capture]") {
   constexpr std::uint64_t piece = 64 * KiB;
   constexpr int pieces = 12;
-  const StandInTrainer trainer("pin_ms=3");
   device::GpuOptions options;
   options.pin_piece_bytes = piece;
-  const auto pins = std::make_shared<device::MemoryPins>();
-  const auto gpus = device::Gpus::open(options, pins).value();
-  REQUIRE(gpus->device_of(nullptr, 0));
-  const auto memory = std::make_shared<std::vector<std::byte>>(pieces * piece + 2 * page_bytes);
-  const auto first = page_bytes - reinterpret_cast<std::uintptr_t>(memory->data()) % page_bytes;
-  const std::span<std::byte> slot = std::span(*memory).subspan(first, pieces * piece);
-  const auto held = pins->hold(slot, memory);
-  const auto stream = static_cast<CUstream>(trainer.stream().handle);
-  while (!pins->is_pinned(slot)) (void)trainer.driver().query_stream(stream);
-  const StandInCounts counts = stand_in().counts();
-  REQUIRE(counts.pinned_ranges == pieces);
-  // Else the bound would prove nothing.
-  REQUIRE(counts.calls_behind_pins > 0);
-  REQUIRE(counts.bytes_waited_max <= piece);
-  pins->stop();
+  // Some call has to come while memory is registered: else the bound would prove nothing.
+  constexpr int rounds_max = 500;
+  std::uint64_t behind = 0;
+  for (int round = 0; behind == 0 && round < rounds_max; ++round) {
+    const StandInTrainer trainer("pin_ms=3");
+    const auto pins = std::make_shared<device::MemoryPins>();
+    const auto gpus = device::Gpus::open(options, pins).value();
+    REQUIRE(gpus->device_of(nullptr, 0));
+    const auto memory = std::make_shared<std::vector<std::byte>>(pieces * piece + 2 * page_bytes);
+    const auto first = page_bytes - reinterpret_cast<std::uintptr_t>(memory->data()) % page_bytes;
+    const std::span<std::byte> slot = std::span(*memory).subspan(first, pieces * piece);
+    const auto held = pins->hold(slot, memory);
+    const auto stream = static_cast<CUstream>(trainer.stream().handle);
+    while (!pins->is_pinned(slot)) (void)trainer.driver().query_stream(stream);
+    const StandInCounts counts = stand_in().counts();
+    REQUIRE(counts.pinned_ranges == pieces);
+    REQUIRE(counts.bytes_waited_max <= piece);
+    behind = counts.calls_behind_pins;
+    pins->stop();
+  }
+  REQUIRE(behind > 0);
 }
 
 namespace {
