@@ -15,12 +15,12 @@ namespace ckpt::device {
 class PollPause {
  public:
   static constexpr std::chrono::microseconds shortest{50};  // A tenth of a batch's time.
-  static constexpr std::chrono::microseconds longest{800};  // What it may cost the first batch.
+  static constexpr std::chrono::microseconds longest{800};  // The first batch may wait so long.
 
   enum class Seen : std::uint8_t {
     moved,      // Something was queued, or has ended.
-    under_way,  // Of some run a batch has arrived: the next one is near its end.
-    far,        // Of no run has any.
+    under_way,  // A batch of some run has arrived: the next one is near its end.
+    far,        // No run has any.
   };
   void looked(Seen seen) { pause_ = seen == Seen::far ? std::min(2 * pause_, longest) : shortest; }
   std::chrono::microseconds length() const { return pause_; }

@@ -54,7 +54,7 @@ class HeldShards final : public gather::ShardSource {
   // The peers that some bytes came from.
   const std::set<std::string>& peers_read() const { return peers_read_; }
   bool was_storage_read() const { return was_storage_read_; }
-  // Of what was wanted; without records, and what had to be read again.
+  // Wanted bytes by source, without records and repeated reads.
   std::uint64_t bytes_from_memory() const { return bytes_from_memory_; }
   std::uint64_t bytes_from_storage() const { return bytes_from_storage_; }
 

@@ -2,9 +2,9 @@
 changed (`skip_unchanged`), and so do its files a disk that shares; a rank that lost its memory gets
 all of it from them.
 
-Method: two ranks on two nodes, each with frozen layers and adapters under AdamW, whose copies at
-the peer, and whose files on an XFS, are counted by the daemon step by step. What has changed goes
-by whole Chunks, of which this state has few: so they are counted, and not the share of it.
+Method: two ranks on two nodes, each with frozen layers and adapters under AdamW. The daemon counts
+their copies at the peer and their files on an XFS, step by step. Changed bytes go by whole Chunks,
+of which this state has few: so they are counted, and not the share of it.
 """
 
 import os

@@ -33,7 +33,7 @@ def run(tmp_path):
 
 def test_each_place_gives_its_own_newest_step(job, run):
     session = job(dir=run, save_storage_interval=2)
-    with pytest.raises(libckpt.NotFound):  # Of a job that has nothing yet: it begins.
+    with pytest.raises(libckpt.NotFound):  # The job has nothing yet: it begins.
         session.restore(source="storage")
     state = save_two_and_store_the_first(session)
     restored = session.restore(state, source="memory")

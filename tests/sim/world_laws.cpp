@@ -92,7 +92,7 @@ void World::check_redundancy() {
     advance(look_again_after);
   if (!have_all_begun()) return violated("redundancy: nobody began again in calm");
   const Time end = now_ + copies_time_max;
-  // Of what another number of ranks saved, storage alone may have a part.
+  // Storage alone may have a part of a step that another number of ranks saved.
   const auto is_safe = [this] {
     return has_all_copies() || (options_.is_stored && committed_ && durable_ >= committed_);
   };

@@ -69,7 +69,7 @@ def check(job=None, **options):
         _native.check_options(given)
     except errors.InvalidArgument:
         raise
-    except errors.CheckpointError:  # Of the file. The opening says it, and training may go on.
+    except errors.CheckpointError:  # The file's. The opening reports it, and training may go on.
         pass
 
 

@@ -53,7 +53,7 @@ struct Chooser : test::OneRank {
   }
 
   static constexpr std::size_t small_offset = 3 * test::small_chunk_bytes;  // Not the first Chunk.
-  std::vector<RestoreSource> sources;  // Of the offers since it asked.
+  std::vector<RestoreSource> sources;  // Those of the offers since it asked.
 };
 
 struct ChooserOnDisk {
