@@ -45,13 +45,13 @@ bool is_before_some(const ClusterView& view, std::uint64_t timeline, Step step) 
 }
 
 void CaptureRule::begin(std::uint64_t base, Duration interval, Time now) {
-  pace_ = Pace{now, base};
+  fastest_ = Fastest{now, base};
   due_at_ = now + interval;
   margin_ = 1;
 }
 
 void CaptureRule::forget() {
-  pace_.reset();
+  fastest_.reset();
   margin_ = 1;
 }
 
@@ -60,10 +60,10 @@ void CaptureRule::forget() {
 Step CaptureRule::order(const ClusterView& view, std::uint64_t timeline, Step outstanding,
                         Time now) const {
   std::uint64_t steps_of_notice = 0;
-  if (pace_ && now > pace_->at && is_by_time(view.shape.save_mem_interval)) {
-    const auto passed = static_cast<std::uint64_t>((now - pace_->at).count());
+  if (fastest_ && now > fastest_->at && is_by_time(view.shape.save_mem_interval)) {
+    const auto passed = static_cast<std::uint64_t>((now - fastest_->at).count());
     const std::uint64_t newest = newest_seen(view, timeline);
-    const std::uint64_t steps = newest - std::min(newest, pace_->step);
+    const std::uint64_t steps = newest - std::min(newest, fastest_->step);
     steps_of_notice = steps * static_cast<std::uint64_t>(notice_.count()) / passed;
   }
   return std::max(outstanding, next_common_capture(view, timeline, margin_ + steps_of_notice));
@@ -86,17 +86,17 @@ std::optional<Step> CaptureRule::by_time(const ClusterView& view, std::uint64_t 
   if (!is_by_time(interval)) return std::nullopt;
   const std::uint64_t newest = newest_seen(view, timeline);
   if (newest == 0) return std::nullopt;  // No rank has reported a step yet.
-  if (!pace_) {
+  if (!fastest_) {
     // A node's memory may have been lost with the previous coordinator: wait only until the pace is
     // known, not a whole interval.
-    pace_ = Pace{now, newest};
+    fastest_ = Fastest{now, newest};
     due_at_ = now + notice_;
   }
   // A training that starts without a base may begin at any step number.
-  if (pace_->step == 0) pace_ = Pace{now, newest};
+  if (fastest_->step == 0) fastest_ = Fastest{now, newest};
   if (now < due_at_ || is_outstanding(view, timeline, outstanding)) return std::nullopt;
   const Step ordered = order(view, timeline, outstanding, now);
-  pace_ = Pace{now, newest};
+  fastest_ = Fastest{now, newest};
   due_at_ = now + interval.time;
   CKPT_ASSERT(number(ordered) > newest);
   return ordered;

@@ -43,16 +43,16 @@ class CaptureRule {
                               Time now);
 
  private:
-  struct Pace {  // The step of the fastest rank at a time.
+  struct Fastest {  // The step of the fastest rank at a time.
     Time at{};
     std::uint64_t step = 0;
   };
   Step order(const ClusterView& view, std::uint64_t timeline, Step outstanding, Time now) const;
 
   Duration notice_;
-  std::optional<Pace> pace_;  // None: this coordinator has just taken over.
-  Time due_at_{};             // By time: when the next order is due.
-  std::uint64_t margin_ = 1;  // Intervals; doubles while steps are given up in a row.
+  std::optional<Fastest> fastest_;  // None: this coordinator has just taken over.
+  Time due_at_{};                   // By time: when the next order is due.
+  std::uint64_t margin_ = 1;        // Intervals; doubles while steps are given up in a row.
 };
 
 }  // namespace ckpt::agree

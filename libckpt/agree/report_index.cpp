@@ -36,7 +36,7 @@ void ReportIndex::add(const format::NodeReport& report) {
   const Place place = place_of(report.node);
   for (const format::Holding& holding : report.holdings) {
     if (!is_plausible(holding)) continue;
-    Step& step = steps_[{holding.id.at, holding.world_size}];
+    StepHolders& step = steps_[{holding.id.at, holding.world_size}];
     step.holders.resize(holding.world_size);
     auto& holders = step.holders[holding.id.rank];
     Holder holder{report.node, place, holding.digest, holding.is_own};
@@ -67,7 +67,7 @@ void ReportIndex::remove(const format::NodeReport& report) {
   }
 }
 
-void ReportIndex::update(Step& step, std::uint32_t rank) {
+void ReportIndex::update(StepHolders& step, std::uint32_t rank) {
   if (!step.copies) {
     step.copies = std::make_shared<StepCopies::List>(step.holders.size());
   } else if (step.copies.use_count() > 1) {  // A reader still has the old list.

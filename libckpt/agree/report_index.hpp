@@ -71,7 +71,7 @@ class ReportIndex {
     Digest digest;
     bool is_own = false;
   };
-  struct Step {
+  struct StepHolders {
     std::vector<std::vector<Holder>> holders;  // By rank, the most trusted first.
     std::shared_ptr<StepCopies::List> copies;
     std::size_t count = 0;  // Number of holders.
@@ -80,11 +80,11 @@ class ReportIndex {
   using Key = std::pair<format::StepId, std::uint32_t>;  // With the number of ranks.
 
   Place place_of(const std::string& node) const;
-  static void update(Step& step, std::uint32_t rank);
+  static void update(StepHolders& step, std::uint32_t rank);
 
   std::uint32_t world_size_;
   std::unordered_map<std::string, Place> places_;
-  std::map<Key, Step> steps_;
+  std::map<Key, StepHolders> steps_;
 };
 
 }  // namespace ckpt::agree

@@ -57,7 +57,7 @@ void SilentRequests::forget_old(Time now) {
   if (failed_.empty()) silent_since_.reset();
 }
 
-std::string SilentRequests::tell(const State& request, Time now) const {
+std::string SilentRequests::in_words(const State& request, Time now) const {
   const Duration waited = now - std::min(request.began, silent_since_.value_or(request.began));
   if (request.trouble.empty() || waited < told_after) return {};
   // The text changes now and then, and not each second.
@@ -71,10 +71,10 @@ std::string SilentRequests::describe(std::string_view place, Time now) {
   forget_old(now);
   std::string text;
   for (const State& request : requests_ | std::views::values) {
-    if (text.empty() && is_below(request.place, place)) text = tell(request, now);
+    if (text.empty() && is_below(request.place, place)) text = in_words(request, now);
   }
   for (const State& failed : failed_ | std::views::values | std::views::reverse) {
-    if (text.empty() && is_below(failed.place, place)) text = tell(failed, now);
+    if (text.empty() && is_below(failed.place, place)) text = in_words(failed, now);
   }
   return text;
 }

@@ -63,7 +63,7 @@ class SilentRequests {
   void answered(std::uint64_t id);
   void end(std::uint64_t id);
   void forget_old(Time now);
-  std::string tell(const State& request, Time now) const;
+  std::string in_words(const State& request, Time now) const;
 
   mutable std::mutex mutex_;  // Only for these.
   std::uint64_t next_id_ = 0;

@@ -44,7 +44,7 @@ struct Plan {
   format::Timelines timelines;            // By which the choice was made.
   std::vector<storage::Checkpoint> kept;  // That a restore may take, the newest first.
   std::vector<storage::Checkpoint> superfluous;
-  std::vector<storage::Attempt> left;
+  std::vector<storage::LeftAttempt> left;
   std::size_t recent = 0;  // Attempts that may not be over.
   bool is_in_use = false;
 };
@@ -153,7 +153,7 @@ Result<Plan> plan_for(Workplace& workplace, const storage::Site& site, const GcO
     if (!goes && !it->is_abandoned) plan.kept.push_back(*it);
   }
   CKPT_TRY(const auto attempts, workplace.run(storage::list_attempts(site)));
-  for (const storage::Attempt& attempt : attempts) {
+  for (const storage::LeftAttempt& attempt : attempts) {
     if (attempt.is_left && !plan.is_in_use) {
       plan.left.push_back(attempt);
     } else {
@@ -197,7 +197,7 @@ Status remove_all(Workplace& workplace, const storage::Site& site, const Plan& p
   }
   storage::StaleAttempts stale;
   stale.timelines_below = 0;
-  for (const storage::Attempt& attempt : plan.left) stale.names.push_back(attempt.name);
+  for (const storage::LeftAttempt& attempt : plan.left) stale.names.push_back(attempt.name);
   stale.with_files_aside = false;  // A daemon of another node may just be writing one.
   if (stale.names.empty()) return {};
   CKPT_TRY(const auto done, workplace.run(storage::discard_stale(site, std::move(stale))));
@@ -231,7 +231,7 @@ Outcome gc_outcome(const GcOptions& given, const Plan& plan) {
     table.add({each.name, std::to_string(number(each.at.step)), arena::human_bytes(each.bytes),
                each.is_abandoned ? "abandoned by a restore" : "older than those kept"});
   }
-  for (const storage::Attempt& each : plan.left) {
+  for (const storage::LeftAttempt& each : plan.left) {
     bytes += each.bytes;
     outcome.json["attempts"].push_back(removal_json(each.name, each.at, each.bytes));
     table.add({each.name, std::to_string(number(each.at.step)), arena::human_bytes(each.bytes),

@@ -36,7 +36,7 @@ Task<void> check_path(storage::Site site) {
 }
 
 // Opens copies of one save together; the nearest is first.
-Task<std::shared_ptr<StoredStep>> open_copies(storage::StepCopies copies) {
+Task<std::shared_ptr<StoredStep>> open_copies(storage::SaveCopies copies) {
   CKPT_ASSERT(!copies.empty());
   const auto step = std::make_shared<StoredStep>();
   step->directory = os::display(copies.front().place());
@@ -49,7 +49,7 @@ Task<std::shared_ptr<StoredStep>> open_copies(storage::StepCopies copies) {
 }
 
 Task<std::shared_ptr<StoredStep>> open_alone(storage::Site place) {
-  storage::StepCopies one;
+  storage::SaveCopies one;
   CKPT_CO_TRY(auto step, co_await storage::OpenStep::at(std::move(place)));
   one.push_back(std::move(step));
   auto opened = co_await open_copies(std::move(one));
@@ -100,7 +100,7 @@ std::vector<StepCandidate> candidates_of(const storage::Site& site,
 
 // Opens what the directories have of one save. Errors: corruption (only one of them has it), io.
 Task<std::shared_ptr<StoredStep>> open_together(StepCandidate candidate) {
-  storage::StepCopies copies;
+  storage::SaveCopies copies;
   std::vector<Error> errors;
   for (const storage::Site& place : candidate.places) {
     auto step = co_await storage::OpenStep::at(place);

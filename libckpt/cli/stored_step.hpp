@@ -34,7 +34,7 @@ struct StoredStep {
   std::vector<gather::ListedTensor> tensors;    // In the order of gather::list_tensors.
   // Itself, and its copies in other places, which have good what is damaged here. One: it was
   // whole, as far as it was read. Empty: it is in memory.
-  storage::StepCopies copies;
+  storage::SaveCopies copies;
   std::vector<StepCandidate> others;  // Where else to look if it is damaged.
   bool is_older = false;              // A newer one is damaged, and no restore abandoned it.
 };

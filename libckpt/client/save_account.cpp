@@ -48,7 +48,7 @@ void SaveAccount::started(Step step) {
 }
 
 std::optional<std::uint64_t> SaveAccount::due_after(Step saved) const {
-  for (const Started& start : starts_) {
+  for (const StartedSave& start : starts_) {
     if (start.step == saved) return due_count_ - start.due_count;
   }
   return std::nullopt;

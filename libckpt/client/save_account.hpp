@@ -76,7 +76,7 @@ class SaveAccount {
     std::optional<Error> error;
   };
 
-  struct Started {
+  struct StartedSave {
     Step step{};
     std::uint64_t due_count = 0;  // This one included.
   };
@@ -89,7 +89,7 @@ class SaveAccount {
   const std::string logged_job_;
   Stats stats_;
   std::uint64_t due_count_ = 0;
-  std::deque<Started> starts_;               // The newest.
+  std::deque<StartedSave> starts_;           // The newest.
   std::deque<NotSaved> not_saved_;           // The newest.
   std::chrono::nanoseconds held_before_{0};  // When the newest capture started.
   std::optional<Ended> line_;                // To be written.

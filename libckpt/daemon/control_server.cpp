@@ -58,8 +58,8 @@ Status ControlServer::start_again() {
 Task<void> ControlServer::stop(Time deadline) {
   gate_.stop();
   if (listener_) listener_->close();
-  for (const Connection& connection : open_) connection->close();
-  for (const Session& session : sessions_) session->close_connection();
+  for (const SharedConnection& connection : open_) connection->close();
+  for (const SharedSession& session : sessions_) session->close_connection();
   detached_.close();
   CKPT_CO_CHECK(co_await gate_.drained(clock_, deadline));
   co_return Status();
@@ -87,7 +87,7 @@ DetachedTask ControlServer::accept_all() {
   }
 }
 
-DetachedTask ControlServer::serve(Connection connection) {
+DetachedTask ControlServer::serve(SharedConnection connection) {
   const StopGate::Pass pass = gate_.enter();
   const StopGate::Pass counted = connections_.enter();
   open_.push_back(connection);
@@ -101,18 +101,19 @@ DetachedTask ControlServer::serve(Connection connection) {
   open_.remove(connection);
 }
 
-Task<void> ControlServer::send(Connection connection, control::Message message, Time deadline) {
+Task<void> ControlServer::send(SharedConnection connection, control::Message message,
+                               Time deadline) {
   CKPT_CO_TRY(auto encoded, control::encode(message));
   CKPT_CO_CHECK(co_await connection->send(std::move(encoded), deadline));
   co_return Status();
 }
 
-Task<control::Message> ControlServer::receive(Connection connection, Time deadline) {
+Task<control::Message> ControlServer::receive(SharedConnection connection, Time deadline) {
   CKPT_CO_TRY(auto message, co_await connection->receive(deadline));
   co_return control::decode(message);
 }
 
-Task<void> ControlServer::greet(Connection connection) {
+Task<void> ControlServer::greet(SharedConnection connection) {
   const Time deadline = clock_.after(hello_time);
   control::Message hello = control::our_hello();
   CKPT_CO_CHECK(co_await send(connection, std::move(hello), deadline));
@@ -141,7 +142,7 @@ Task<void> ControlServer::greet(Connection connection) {
 
 // --- Trainers ---
 
-Task<void> ControlServer::serve_trainer(Connection connection, control::Attach request) {
+Task<void> ControlServer::serve_trainer(SharedConnection connection, control::Attach request) {
   CKPT_POINT("attach.accept");
   auto attached = co_await attach(connection, std::move(request));
   if (!attached) {
@@ -153,7 +154,7 @@ Task<void> ControlServer::serve_trainer(Connection connection, control::Attach r
     CKPT_CO_CHECK(co_await send(connection, std::move(message), deadline));
     co_return Status();
   }
-  const Session session = *attached;
+  const SharedSession session = *attached;
   run_detached(executor_, TrainerSession::send_all(session));
   while (true) {
     auto message = co_await receive(connection, no_deadline);
@@ -180,7 +181,8 @@ Status ControlServer::carry_out(const TrainerSession& session, control::Message 
   return engine_.call(*session.session(), std::move(*call));
 }
 
-Task<ControlServer::Session> ControlServer::attach(Connection connection, control::Attach attach) {
+Task<ControlServer::SharedSession> ControlServer::attach(SharedConnection connection,
+                                                         control::Attach attach) {
   const os::LocalPeer peer = connection->peer();
   if (peer.pid <= 0) {
     co_return fail(Errc::unsupported,
@@ -220,7 +222,7 @@ Task<ControlServer::Session> ControlServer::attach(Connection connection, contro
 }
 
 Task<void> ControlServer::kill_stopped(TrainerSession::Identity newcomer) {
-  const auto is_in_the_way = [&](const Session& session) {
+  const auto is_in_the_way = [&](const SharedSession& session) {
     const auto& older = session->identity();
     if (older.job != newcomer.job || older.rank != newcomer.rank) return false;
     const auto is_stopped = os::is_stopped(older.pid);
@@ -230,7 +232,7 @@ Task<void> ControlServer::kill_stopped(TrainerSession::Identity newcomer) {
   while (true) {
     const auto found = std::find_if(sessions_.begin(), sessions_.end(), is_in_the_way);
     if (found == sessions_.end()) co_return Status();
-    const Session stopped = *found;
+    const SharedSession stopped = *found;
     log_warning("{} is stopped, and pid {} takes its place: killed", stopped->name(), newcomer.pid);
     CKPT_CO_CHECK(os::kill_process(stopped->process(), SIGKILL));
     auto woken = co_await detached_.wait_until(deadline);
@@ -244,10 +246,10 @@ Task<void> ControlServer::kill_stopped(TrainerSession::Identity newcomer) {
   co_return Status();
 }
 
-void ControlServer::detach(const Session& session, const char* why) {
+void ControlServer::detach(const SharedSession& session, const char* why) {
   const auto found = std::find(sessions_.begin(), sessions_.end(), session);
   if (found == sessions_.end()) return;
-  const Session held = *found;
+  const SharedSession held = *found;
   sessions_.erase(found);
   CKPT_POINT("detach.before");
   log_info("{} {}", held->name(), why);
@@ -259,13 +261,13 @@ void ControlServer::detach(const Session& session, const char* why) {
 
 void ControlServer::share_cores() {
   std::vector<pid_t> trainers;
-  for (const Session& session : sessions_) trainers.push_back(session->identity().pid);
+  for (const SharedSession& session : sessions_) trainers.push_back(session->identity().pid);
   cores_.settle(trainers);
 }
 
 // --- The command line ---
 
-Task<void> ControlServer::answer(Connection connection, control::Message question) {
+Task<void> ControlServer::answer(SharedConnection connection, control::Message question) {
   CKPT_CO_TRY(auto given, co_await answer_to(std::move(question)));
   control::Message message = std::move(given);
   const Time deadline = clock_.after(answer_time);
@@ -273,7 +275,7 @@ Task<void> ControlServer::answer(Connection connection, control::Message questio
   co_return Status();
 }
 
-Task<void> ControlServer::lend(Connection connection, std::shared_ptr<StepLender> lender,
+Task<void> ControlServer::lend(SharedConnection connection, std::shared_ptr<StepLender> lender,
                                control::Message question) {
   auto answers = co_await lender->answer(std::move(question));
   if (!answers) co_return fail(std::move(answers).error());

@@ -60,24 +60,25 @@ class ControlServer {
   bool is_idle() const { return connections_.in_flight() == 0 && sessions_.empty(); }
 
  private:
-  using Connection = std::shared_ptr<os::LocalConnection>;
-  using Session = std::shared_ptr<TrainerSession>;
+  using SharedConnection = std::shared_ptr<os::LocalConnection>;
+  using SharedSession = std::shared_ptr<TrainerSession>;
 
   DetachedTask accept_all();
-  DetachedTask serve(Connection connection);
-  Task<void> greet(Connection connection);
-  Task<void> serve_trainer(Connection connection, wire::control::Attach attach);
+  DetachedTask serve(SharedConnection connection);
+  Task<void> greet(SharedConnection connection);
+  Task<void> serve_trainer(SharedConnection connection, wire::control::Attach attach);
   Status carry_out(const TrainerSession& session, wire::control::Message message);
-  Task<void> answer(Connection connection, wire::control::Message question);
-  Task<void> lend(Connection connection, std::shared_ptr<StepLender> lender,
+  Task<void> answer(SharedConnection connection, wire::control::Message question);
+  Task<void> lend(SharedConnection connection, std::shared_ptr<StepLender> lender,
                   wire::control::Message question);
   Task<wire::control::Answer> answer_to(wire::control::Message question);
-  Task<Session> attach(Connection connection, wire::control::Attach attach);
+  Task<SharedSession> attach(SharedConnection connection, wire::control::Attach attach);
   Task<void> kill_stopped(TrainerSession::Identity newcomer);
   // Sends for a session, or on a connection that has none yet.
-  static Task<void> send(Connection connection, wire::control::Message message, Time deadline);
-  Task<wire::control::Message> receive(Connection connection, Time deadline);
-  void detach(const Session& session, const char* why);
+  static Task<void> send(SharedConnection connection, wire::control::Message message,
+                         Time deadline);
+  Task<wire::control::Message> receive(SharedConnection connection, Time deadline);
+  void detach(const SharedSession& session, const char* why);
   void share_cores();
 
   asio::any_io_executor executor_;
@@ -86,8 +87,8 @@ class ControlServer {
   DaemonControl& control_;
   std::string socket_;
   std::optional<os::LocalListener> listener_;
-  std::list<Session> sessions_;  // Their processes may still have Slots mapped.
-  std::list<Connection> open_;   // To be closed at the end.
+  std::list<SharedSession> sessions_;  // Their processes may still have Slots mapped.
+  std::list<SharedConnection> open_;   // To be closed at the end.
   // A secret's file may lie on a file system that hangs. Only attaching trainers wait for it.
   os::DiskThreads secret_files_;
   CoreShare cores_;

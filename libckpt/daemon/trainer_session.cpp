@@ -122,12 +122,12 @@ Status TrainerSession::enqueue_segments(std::uint32_t slot, const node::ReadySlo
 
 void TrainerSession::slots_ready(std::vector<node::ReadySlot> slots) {
   CKPT_POINT("slots.told");
-  told_generations_.resize(slots.size());
+  sent_generations_.resize(slots.size());
   for (std::uint32_t slot = 0; slot < slots.size(); ++slot) {
-    if (told_generations_[slot] == slots[slot].generation) continue;
+    if (sent_generations_[slot] == slots[slot].generation) continue;
     Status status = enqueue_segments(slot, slots[slot]);
     if (!status) return tell(control::SlotsFailed{std::move(status)});
-    told_generations_[slot] = slots[slot].generation;
+    sent_generations_[slot] = slots[slot].generation;
   }
   const auto for_captures =
       std::ranges::find_if(slots, [](const node::ReadySlot& slot) { return slot.is_for_restore; });

@@ -20,8 +20,8 @@ Task<void> read_stored_chunks(storage::StepShard shard,
 
 class StoredShards final : public ShardSource {
  public:
-  explicit StoredShards(const storage::OpenStep& step) : StoredShards(storage::StepCopies{step}) {}
-  explicit StoredShards(storage::StepCopies copies) : copies_(std::move(copies)) {
+  explicit StoredShards(const storage::OpenStep& step) : StoredShards(storage::SaveCopies{step}) {}
+  explicit StoredShards(storage::SaveCopies copies) : copies_(std::move(copies)) {
     CKPT_ASSERT(!copies_.empty());
   }
 
@@ -34,7 +34,7 @@ class StoredShards final : public ShardSource {
                   const storage::TransferHooks& hooks) override;
 
  private:
-  const storage::StepCopies copies_;
+  const storage::SaveCopies copies_;
 };
 
 }  // namespace ckpt::gather

@@ -154,11 +154,11 @@ Status Captures::carry_out(Caller by, control::Begin it) {
 }
 
 Status Captures::drop(Caller by, Step step) {
-  tell_dropped(&by.session, {by.session.timeline, step});
+  send_dropped(&by.session, {by.session.timeline, step});
   return carry_out(by, control::Skipped{step});
 }
 
-void Captures::tell_dropped(Session* session, format::StepId at) {
+void Captures::send_dropped(Session* session, format::StepId at) {
   const bool is_of_now = session != nullptr && session->timeline == at.timeline;
   if (is_of_now && session->events != nullptr) session->events->tell(control::StepDropped{at.step});
 }
@@ -296,7 +296,7 @@ Status Captures::fill(Caller by, OwnSlot& own, control::Filled filled) {
   auto described = record_of(by.session, slot->id(), filled);
   if (!described) {
     slot->abandon();  // Nobody fills it any more, so nobody else would.
-    tell_dropped(&by.session, at);
+    send_dropped(&by.session, at);
     life_.touch();
     return fail(std::move(described).error());
   }
@@ -310,7 +310,7 @@ Status Captures::fill(Caller by, OwnSlot& own, control::Filled filled) {
   const Status valid = format::validate(*record);
   if (!valid || record->bytes > slot->capacity()) {
     slot->abandon();
-    tell_dropped(&by.session, at);
+    send_dropped(&by.session, at);
     life_.touch();
     return fail(Errc::invalid_argument,
                 fmt::format("seal step {} rank {}: {}", number(filled.step), by.rank.rank,
@@ -355,7 +355,7 @@ asio::awaitable<void> Captures::checksum_and_seal(SessionId id, std::shared_ptr<
     log_error("job={} step={} rank={} not sealed: {}", facts_.shape.job, number(record.id.at.step),
               record.id.rank, valid.error().message());
     slot->abandon();
-    tell_dropped(ranks_.find(id), record.id.at);
+    send_dropped(ranks_.find(id), record.id.at);
   } else {
     seal(ranks_.find(id), *slot, std::make_shared<const format::ShardRecord>(std::move(record)));
   }

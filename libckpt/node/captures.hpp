@@ -65,7 +65,7 @@ class Captures {
   void slots_changed(Rank& rank);  // There are others, or it is known that they cannot be had.
   Status begin(Caller by, OwnSlot& own, Step step);
   // The trainer began the step, and nothing comes of it: its wait for the step ends.
-  static void tell_dropped(Session* session, format::StepId at);
+  static void send_dropped(Session* session, format::StepId at);
   Status drop(Caller by, Step step);
   Status fill(Caller by, OwnSlot& own, control::Filled filled);
   OwnSlot* slot_of(Caller by, std::uint32_t slot, std::uint64_t generation);  // Null: replaced.

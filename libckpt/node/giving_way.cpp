@@ -22,12 +22,12 @@ std::uint64_t lower(std::uint64_t one, std::uint64_t other) {
 }  // namespace
 
 GivingWay::GivingWay(Clock& clock, std::string job) : clock_(clock), job_(std::move(job)) {
-  for (Lane& lane : lanes_) lane.throttle = std::make_shared<Throttle>(clock);
+  for (WorkLimit& limit : limits_) limit.throttle = std::make_shared<Throttle>(clock);
 }
 
 void GivingWay::set_rates(std::uint64_t flush_rate, std::uint64_t replica_rate) {
-  lane(BackgroundWork::flush).rate_max = flush_rate;
-  lane(BackgroundWork::copies).rate_max = replica_rate;
+  limit(BackgroundWork::flush).rate_max = flush_rate;
+  limit(BackgroundWork::copies).rate_max = replica_rate;
 }
 
 std::shared_ptr<void> GivingWay::begin_receiving() {
@@ -37,9 +37,9 @@ std::shared_ptr<void> GivingWay::begin_receiving() {
 GivingWay::Seen GivingWay::look() const {
   Seen seen;
   seen.at = clock_.now();
-  for (std::size_t index = 0; index < lanes_.size(); ++index) {
-    seen.under_way[index] = lanes_[index].meter.total(seen.at);
-    seen.bytes[index] = lanes_[index].throttle->bytes_taken();
+  for (std::size_t index = 0; index < limits_.size(); ++index) {
+    seen.under_way[index] = limits_[index].meter.total(seen.at);
+    seen.bytes[index] = limits_[index].throttle->bytes_taken();
   }
   seen.receiving = receiving_.total(seen.at);
   return seen;
@@ -59,13 +59,13 @@ void GivingWay::step_time(std::uint32_t rank, const control::StepTime& steps) {
   sample.step.seconds = std::chrono::duration<double>(steps.time).count() / steps.steps;
   sample.step.during_capture = steps.during_capture;
   sample.is_alone = now.receiving == before.receiving && !receiving_.is_under_way();
-  for (std::size_t index = 0; index < lanes_.size(); ++index) {
+  for (std::size_t index = 0; index < limits_.size(); ++index) {
     const Duration under_way = now.under_way[index] - before.under_way[index];
     const std::uint64_t bytes = now.bytes[index] - before.bytes[index];
     WorkBeside& beside = sample.beside[index];
     beside.share = std::chrono::duration<double>(under_way).count() / elapsed;
     beside.bytes_per_second = static_cast<std::uint64_t>(static_cast<double>(bytes) / elapsed);
-    const bool is_idle = under_way == Duration(0) && !lanes_[index].meter.is_under_way();
+    const bool is_idle = under_way == Duration(0) && !limits_[index].meter.is_under_way();
     sample.is_alone = sample.is_alone && is_idle;
   }
   control_.add(sample);
@@ -90,7 +90,7 @@ void GivingWay::update(const Ranks& ranks, bool is_ending, std::size_t copies) {
 void GivingWay::apply() {
   const bool is_measured = silent_from_ && clock_.now() < *silent_from_;
   for (const BackgroundWork work : all_work) {
-    Lane& one = lane(work);
+    WorkLimit& one = limit(work);
     const std::uint64_t measured = is_measured ? control_.limit(work).value() : 0;
     const std::uint64_t rate = is_training_ ? lower(one.rate_max, measured) : 0;
     if (rate == one.throttle->rate()) continue;

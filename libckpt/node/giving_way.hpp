@@ -40,9 +40,9 @@ class GivingWay {
   // How the work says what it does: each byte is taken from the throttle, and the pass is held
   // while it lasts.
   const std::shared_ptr<Throttle>& throttle(BackgroundWork work) const {
-    return lane(work).throttle;
+    return limit(work).throttle;
   }
-  WorkMeter::Pass begin(BackgroundWork work) { return lane(work).meter.begin(clock_.now()); }
+  WorkMeter::Pass begin(BackgroundWork work) { return limit(work).meter.begin(clock_.now()); }
   // The same of copies that peers send, which this node does not slow down.
   std::shared_ptr<void> begin_receiving();
 
@@ -52,11 +52,11 @@ class GivingWay {
   void update(const Ranks& ranks, bool is_ending, std::size_t copies);
 
   // The limit that holds now, in bytes per second; 0: none.
-  std::uint64_t rate(BackgroundWork work) const { return lane(work).throttle->rate(); }
+  std::uint64_t rate(BackgroundWork work) const { return limit(work).throttle->rate(); }
   std::optional<double> step_ratio(BackgroundWork work) const { return control_.step_ratio(work); }
 
  private:
-  struct Lane {
+  struct WorkLimit {
     std::shared_ptr<Throttle> throttle;
     WorkMeter meter;
     std::uint64_t rate_max = 0;  // The option.
@@ -69,14 +69,16 @@ class GivingWay {
     Duration receiving{0};
   };
 
-  Lane& lane(BackgroundWork work) { return lanes_[static_cast<std::size_t>(work)]; }
-  const Lane& lane(BackgroundWork work) const { return lanes_[static_cast<std::size_t>(work)]; }
+  WorkLimit& limit(BackgroundWork work) { return limits_[static_cast<std::size_t>(work)]; }
+  const WorkLimit& limit(BackgroundWork work) const {
+    return limits_[static_cast<std::size_t>(work)];
+  }
   Seen look() const;
   void apply();
 
   Clock& clock_;
   const std::string job_;
-  std::array<Lane, all_work.size()> lanes_;
+  std::array<WorkLimit, all_work.size()> limits_;
   WorkMeter receiving_;
   YieldControl control_;
   std::map<std::uint32_t, Seen> seen_;  // By rank.

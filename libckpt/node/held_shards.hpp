@@ -29,18 +29,18 @@ namespace ckpt::node {
 
 class HeldShards final : public gather::ShardSource {
  public:
-  struct Places {
+  struct Parts {
     const JobFacts& facts;
     SlotTable& slots;
     Replication& replication;
     JobStorage& storage;
   };
   // `start` has a base.
-  HeldShards(Places places, const format::Start& start)
-      : facts_(places.facts),
-        slots_(places.slots),
-        replication_(places.replication),
-        storage_(places.storage),
+  HeldShards(Parts parts, const format::Start& start)
+      : facts_(parts.facts),
+        slots_(parts.slots),
+        replication_(parts.replication),
+        storage_(parts.storage),
         start_(start) {}
 
   std::uint32_t shard_count() const override;

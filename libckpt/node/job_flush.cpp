@@ -234,13 +234,13 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
   co_return Status{};
 }
 
-void JobStorage::publish(const agree::Publishing& publishing, Answer answer) {
+void JobStorage::publish(const agree::Publishing& publishing, OnPublished answer) {
   if (publishing_id_ == publishing.order.flush_id) return;  // Under way.
   publishing_id_ = publishing.order.flush_id;
   facts_.context.spawn(run_publish(publishing, std::move(answer)));
 }
 
-asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, Answer answer) {
+asio::awaitable<void> JobStorage::run_publish(agree::Publishing publishing, OnPublished answer) {
   const std::shared_ptr<void> held = life_.hold();
   const std::uint64_t flush_id = publishing.order.flush_id;
   const std::string work_directory = publishing.order.work_directory;

@@ -77,8 +77,8 @@ class JobStorage {
   // Our share of a flush: begins what the order gives us, and ends what it gives to others.
   void write(const format::FlushOrder& order);
   const format::FlushReport& flush_report() const { return flush_report_; }
-  using Answer = std::function<void(std::uint64_t flush_id, const Status& status)>;
-  void publish(const agree::Publishing& publishing, Answer answer);
+  using OnPublished = std::function<void(std::uint64_t flush_id, const Status& status)>;
+  void publish(const agree::Publishing& publishing, OnPublished answer);
 
   // Discards in the background all attempts of timelines below it, by whatever daemon, but `kept`.
   void discard_older(std::uint64_t timeline, std::string kept);
@@ -120,7 +120,7 @@ class JobStorage {
   Task<void> write_parts(format::FlushOrder order);
   Task<void> begin_attempt(std::string name);
   Task<void> write_shard(format::FlushOrder order, Shard shard);
-  asio::awaitable<void> run_publish(agree::Publishing publishing, Answer answer);
+  asio::awaitable<void> run_publish(agree::Publishing publishing, OnPublished answer);
   Task<void> publish_and_retain(agree::Publishing publishing);
   asio::awaitable<void> run_discard(std::uint64_t timeline, std::string kept);
   Task<void> discard(storage::StaleAttempts stale);

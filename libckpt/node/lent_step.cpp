@@ -42,9 +42,9 @@ format::Start start_of(format::StepId at, const agree::StepCopies& copies) {
 
 }  // namespace
 
-Result<std::shared_ptr<LentStep>> LentStep::lend(Places places, Known known,
+Result<std::shared_ptr<LentStep>> LentStep::lend(Parts parts, Known known,
                                                  std::optional<Step> wanted) {
-  const JobFacts& facts = places.facts;
+  const JobFacts& facts = parts.facts;
   std::set<format::StepId, std::greater<>> held;
   for (const format::NodeReport& node : known.view.reports)
     for (const format::Holding& holding : node.holdings) held.insert(holding.id.at);
@@ -54,7 +54,7 @@ Result<std::shared_ptr<LentStep>> LentStep::lend(Places places, Known known,
     const agree::StepCopies copies = agree::copies_of_any(known.view, at);
     const std::vector<std::uint32_t> missing = ranks_missing(copies);
     if (missing.empty() && copies.size() > 0) {
-      std::shared_ptr<LentStep> step(new LentStep(places, start_of(at, copies)));
+      std::shared_ptr<LentStep> step(new LentStep(parts, start_of(at, copies)));
       return step;
     }
     if (partly) continue;
@@ -71,13 +71,13 @@ Result<std::shared_ptr<LentStep>> LentStep::lend(Places places, Known known,
               fmt::format("read {} of job {} in memory: it is not there", what, facts.shape.job));
 }
 
-LentStep::LentStep(Places places, format::Start start)
-    : facts_(places.facts),
-      life_(places.life),
-      slots_(places.slots),
-      job_(places.life.hold()),
+LentStep::LentStep(Parts parts, format::Start start)
+    : facts_(parts.facts),
+      life_(parts.life),
+      slots_(parts.slots),
+      job_(parts.life.hold()),
       start_(std::move(start)),
-      shards_({places.facts, places.slots, places.replication, places.storage}, start_) {
+      shards_({parts.facts, parts.slots, parts.replication, parts.storage}, start_) {
   for (const auto& [rank, own] : slots_.all_own()) {
     if (rank >= start_.digests.size()) continue;
     for (const OwnSlot& each : own.slots) {

@@ -24,7 +24,7 @@ inline constexpr std::size_t lent_chunks_max = 8;
 
 class LentStep : public std::enable_shared_from_this<LentStep> {
  public:
-  struct Places {
+  struct Parts {
     const JobFacts& facts;
     JobLife& life;
     SlotTable& slots;
@@ -40,7 +40,7 @@ class LentStep : public std::enable_shared_from_this<LentStep> {
   // The newest step of which every rank's shard is in memory, or that one. Errors: not_found (the
   // job has none, or not this one), unavailable (some shard of it is not in any memory that this
   // node knows of: names the ranks, and the node to ask).
-  static Result<std::shared_ptr<LentStep>> lend(Places places, Known known,
+  static Result<std::shared_ptr<LentStep>> lend(Parts parts, Known known,
                                                 std::optional<Step> wanted);
 
   wire::control::HeldStep description() const;
@@ -58,7 +58,7 @@ class LentStep : public std::enable_shared_from_this<LentStep> {
  private:
   using SharedLease = std::shared_ptr<const arena::Lease>;
 
-  LentStep(Places places, format::Start start);
+  LentStep(Parts parts, format::Start start);
   Error explained(Error error) const;
 
   const JobFacts& facts_;

@@ -23,12 +23,12 @@ std::string name_of(const CopySource& source) {
   return peers != nullptr ? name_of(peers->nodes) : "own memory";
 }
 
-ShardFill::ShardFill(Places places, format::ShardId id, Digest digest, Report report)
-    : facts_(places.facts),
-      slots_(places.slots),
-      replication_(places.replication),
-      storage_(places.storage),
-      room_(places.room),
+ShardFill::ShardFill(Parts parts, format::ShardId id, Digest digest, Report report)
+    : facts_(parts.facts),
+      slots_(parts.slots),
+      replication_(parts.replication),
+      storage_(parts.storage),
+      room_(parts.room),
       id_(id),
       digest_(digest),
       report_(std::move(report)) {}
@@ -246,7 +246,7 @@ Task<void> ShardFill::read_missing(bool has_some) {
 
 Task<void> ShardFill::read_good_chunks() {
   const BytesVerified filled = report_("storage", record_->bytes);
-  StoredReads::Missing missing;
+  StoredReads::MissingChunks missing;
   missing.next = [this](std::size_t from) {
     while (is_filling() && from < have_->size() && have_->contains(from)) ++from;
     return is_filling() ? from : have_->size();

@@ -38,7 +38,7 @@ std::string name_of(const CopySource& source);
 
 class ShardFill {
  public:
-  struct Places {
+  struct Parts {
     const JobFacts& facts;
     SlotTable& slots;
     Replication& replication;
@@ -47,7 +47,7 @@ class ShardFill {
   };
   // Begins to report what comes, from a source of this name, of so many bytes.
   using Report = std::function<BytesVerified(std::string source, std::uint64_t bytes)>;
-  ShardFill(Places places, format::ShardId id, Digest digest, Report report);
+  ShardFill(Parts parts, format::ShardId id, Digest digest, Report report);
   ~ShardFill();
   ShardFill(const ShardFill&) = delete;
   ShardFill& operator=(const ShardFill&) = delete;

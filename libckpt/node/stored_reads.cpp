@@ -16,7 +16,7 @@ namespace {
 using Record = std::shared_ptr<const format::ShardRecord>;
 
 // Places of shards that this node has restored from storage.
-constexpr std::size_t locations_max = 4096;
+constexpr std::size_t found_max = 4096;
 
 }  // namespace
 
@@ -150,35 +150,35 @@ Task<Record> StoredReads::record_in(std::size_t place, std::string name, format:
     co_return fail(Errc::not_found,
                    fmt::format("{} holds another save of step {}", name, number(id.at.step)));
   }
-  if (locations_.size() >= locations_max)
-    std::erase_if(locations_, [&](const auto& known) { return known.first.at != id.at; });
-  locations_.insert_or_assign(id, Location{place, std::move(shard)});
+  if (found_.size() >= found_max)
+    std::erase_if(found_, [&](const auto& known) { return known.first.at != id.at; });
+  found_.insert_or_assign(id, Found{place, std::move(shard)});
   auto record = co_await storage::read_record(step, id.rank);
   co_return record;
 }
 
-Result<StoredReads::Location> StoredReads::location_of(format::ShardId id) const {
-  const auto found = locations_.find(id);
-  if (found == locations_.end()) return fail(Errc::not_found, "the step is not on storage");
+Result<StoredReads::Found> StoredReads::find(format::ShardId id) const {
+  const auto found = found_.find(id);
+  if (found == found_.end()) return fail(Errc::not_found, "the step is not on storage");
   return found->second;
 }
 
 std::string StoredReads::other_place_of(format::ShardId id) const {
-  const auto location = location_of(id);
-  if (!location || location->place == 0) return {};
-  return places_[location->place].directory();
+  const auto found = find(id);
+  if (!found || found->place == 0) return {};
+  return places_[found->place].directory();
 }
 
 // True: another place has the shard, and is where it is read from now.
 Task<bool> StoredReads::turn_away(format::ShardId id, Error error) {
-  const auto location = location_of(id);
+  const auto found = find(id);
   const bool may_be_elsewhere = error.code() == Errc::corruption || error.code() == Errc::io ||
                                 error.code() == Errc::not_found;
-  if (!location || places_.size() == 1 || !may_be_elsewhere) co_return false;
-  bad_.emplace(Bad{id, location->place}, error.code());
-  const auto record = co_await record_of(id, location->shard.record);
+  if (!found || places_.size() == 1 || !may_be_elsewhere) co_return false;
+  bad_.emplace(Bad{id, found->place}, error.code());
+  const auto record = co_await record_of(id, found->shard.record);
   if (!record) co_return false;
-  const auto now = location_of(id);
+  const auto now = find(id);
   if (!now) co_return false;
   log_warning("job={} step={} rank={} is read from {}: {}", facts_.shape.job, number(id.at.step),
               id.rank, os::display(now->shard.files.directory), error.message());
@@ -187,18 +187,18 @@ Task<bool> StoredReads::turn_away(format::ShardId id, Error error) {
 
 Task<void> StoredReads::read(Record record, std::span<std::byte> target, BytesVerified verified) {
   while (true) {
-    CKPT_CO_TRY(const Location location, location_of(record->id));
+    CKPT_CO_TRY(const Found found, find(record->id));
     storage::TransferHooks hooks;
     hooks.compute = facts_.context.seams.compute;
     hooks.verified = verified;
-    Status read = co_await storage::read_shard(location.shard, record, target, std::move(hooks));
+    Status read = co_await storage::read_shard(found.shard, record, target, std::move(hooks));
     if (read) co_return read;
     const auto turned = co_await turn_away(record->id, read.error());
     if (!turned || !*turned) co_return read;
   }
 }
 
-Task<void> StoredReads::read_good(Record record, Missing missing) {
+Task<void> StoredReads::read_good(Record record, MissingChunks missing) {
   for (std::size_t place = 0; place < places_.size(); ++place)
     (void)co_await read_good_at(place, record, missing);  // The next one may have the rest.
   if (missing.next(0) == record->chunk_crcs.size()) co_return Status();
@@ -206,7 +206,8 @@ Task<void> StoredReads::read_good(Record record, Missing missing) {
                                                missing.next(0), number(record->id.at.step)));
 }
 
-Task<void> StoredReads::read_good_at(std::size_t place, Record record, const Missing& missing) {
+Task<void> StoredReads::read_good_at(std::size_t place, Record record,
+                                     const MissingChunks& missing) {
   const std::size_t count = record->chunk_crcs.size();
   const std::string name = places_[place].known_name_of(record->id.at);
   if (name.empty() || missing.next(0) == count) co_return Status();
@@ -235,9 +236,9 @@ Task<void> StoredReads::read_chunks(Record record, std::vector<std::size_t> chun
   take_once.places = sink.places;
   take_once.copy = sink.copy;
   while (true) {
-    CKPT_CO_TRY(const Location location, location_of(record->id));
+    CKPT_CO_TRY(const Found found, find(record->id));
     std::vector<std::size_t> wanted(left.begin(), left.end());
-    Status read = co_await gather::read_stored_chunks(location.shard, record, std::move(wanted),
+    Status read = co_await gather::read_stored_chunks(found.shard, record, std::move(wanted),
                                                       take_once, hooks);
     if (read) co_return read;
     const auto turned = co_await turn_away(record->id, read.error());

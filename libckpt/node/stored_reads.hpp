@@ -60,22 +60,22 @@ class StoredReads {
 
   // The Chunks that are missing: the first from an index on, or their count; the place of one; and
   // that it came.
-  struct Missing {
+  struct MissingChunks {
     std::function<std::size_t(std::size_t from)> next;
     std::function<std::span<std::byte>(std::size_t chunk)> place;
     std::function<void(std::size_t chunk)> came;
   };
   // From each place what is good there, also where it was found damaged. Errors: corruption (some
   // Chunk is good nowhere).
-  Task<void> read_good(std::shared_ptr<const format::ShardRecord> record, Missing missing);
+  Task<void> read_good(std::shared_ptr<const format::ShardRecord> record, MissingChunks missing);
   bool has_two_places() const { return places_.size() > 1; }
   // Where it was read last, if that was not the first place; empty: it was, or nowhere.
   std::string other_place_of(format::ShardId id) const;
 
  private:
   Task<void> read_good_at(std::size_t place, std::shared_ptr<const format::ShardRecord> record,
-                          const Missing& missing);
-  struct Location {  // For a shard whose record was read.
+                          const MissingChunks& missing);
+  struct Found {  // Where a shard lies whose record was read.
     std::size_t place = 0;
     storage::StepShard shard;
   };
@@ -83,13 +83,13 @@ class StoredReads {
                                                              Digest digest);
   Task<std::shared_ptr<const format::ShardRecord>> record_in(std::size_t place, std::string name,
                                                              format::ShardId id, Digest digest);
-  Result<Location> location_of(format::ShardId id) const;
+  Result<Found> find(format::ShardId id) const;
   Task<bool> turn_away(format::ShardId id, Error error);
 
   const JobFacts& facts_;
   std::deque<StoredPlace>& places_;
   std::optional<format::StepId> looked_up_;
-  std::map<format::ShardId, Location> locations_;
+  std::map<format::ShardId, Found> found_;
   std::map<Bad, Errc> bad_;
 };
 

@@ -151,7 +151,7 @@ bool may_pass(const Error& error) {
   return error.code() == Errc::io || error.code() == Errc::exhausted;
 }
 
-std::string wrong_size(const MemberFile& file, std::uint64_t bytes) {
+std::string wrong_size(const ListedFile& file, std::uint64_t bytes) {
   return fmt::format("{} has {} bytes, its manifest says {}", file.name, bytes, file.bytes);
 }
 
@@ -161,7 +161,7 @@ Task<void> check_objects(Site site, std::shared_ptr<const Described> described) 
   CKPT_CO_TRY(const auto entries, co_await site.objects()->list_below(directory));
   std::map<std::string_view, std::uint64_t> there;
   for (const os::ObjectEntry& entry : entries) there.emplace(entry.name, entry.bytes);
-  for (const MemberFile& file : described->files) {
+  for (const ListedFile& file : described->files) {
     const auto found = there.find(file.name);
     if (found == there.end()) co_return fail(Errc::corruption, file.name + " is missing");
     if (found->second != file.bytes)
@@ -176,7 +176,7 @@ Task<void> check_files(Site site, std::shared_ptr<const Described> described) {
     Status checked = co_await check_objects(site, described);
     co_return checked;
   }
-  for (const MemberFile& file : described->files) {
+  for (const ListedFile& file : described->files) {
     const std::string path = os::join(site.at(described->checkpoint.name), file.name);
     const auto found = co_await site.files().status(path);
     if (!found && found.error().code() == Errc::not_found) {

@@ -8,7 +8,7 @@ namespace {
 
 std::uint64_t memory_bytes_of(const Described& described) {
   std::uint64_t bytes = sizeof(Described) + described.checkpoint.digests.size() * sizeof(Digest);
-  for (const MemberFile& file : described.files) bytes += sizeof(MemberFile) + file.name.size();
+  for (const ListedFile& file : described.files) bytes += sizeof(ListedFile) + file.name.size();
   for (const auto& [name, value] : described.checkpoint.metrics)
     bytes += sizeof(format::Metrics::value_type) + name.size();
   return bytes;

@@ -23,14 +23,15 @@
 
 namespace ckpt::storage {
 
-struct MemberFile {
+// ListedFile: a file that the manifest names.
+struct ListedFile {
   std::string name;
   std::uint64_t bytes = 0;
 };
 // The parts of a manifest that the catalog needs.
 struct Described {
   Checkpoint checkpoint;
-  std::vector<MemberFile> files;
+  std::vector<ListedFile> files;
 };
 
 class CatalogCache {

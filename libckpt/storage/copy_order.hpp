@@ -17,7 +17,7 @@ namespace ckpt::storage {
 struct CopyOrder {
   // The checkpoint, then the same save elsewhere: damaged Chunks are read there. Empty: its Chunks
   // are streamed (copy_streamed.hpp).
-  StepCopies sources;
+  SaveCopies sources;
   std::string streamed_from;  // For people.
   std::shared_ptr<const format::Manifest> manifest;
   // The history that lies beside the source; null: there is none, and the copy begins one.

@@ -41,18 +41,18 @@ bool is_old(std::optional<Duration> age, Duration left_after) {
 }
 
 // None: it is a checkpoint, or gone.
-Task<std::optional<Attempt>> measure_in_bucket(Site site, std::string name) {
+Task<std::optional<LeftAttempt>> measure_in_bucket(Site site, std::string name) {
   const auto parsed = parse_work_directory(name);
   CKPT_ASSERT(parsed.has_value());
   const WorkDirectory work = *parsed;
   CKPT_CO_TRY(const bool is_published, co_await is_published_attempt(site, work));
-  if (is_published) co_return std::optional<Attempt>();
+  if (is_published) co_return std::optional<LeftAttempt>();
   const std::string directory = attempt_path(site, name);
   CKPT_CO_TRY(const auto objects, co_await site.objects()->list_below(directory));
   CKPT_CO_TRY(const auto uploads, co_await site.objects()->list_uploads_below(directory));
-  if (objects.empty() && uploads.empty()) co_return std::optional<Attempt>();
+  if (objects.empty() && uploads.empty()) co_return std::optional<LeftAttempt>();
   CKPT_ASSERT(!objects.empty() || !uploads.empty());  // Else nothing would make it a young one.
-  Attempt attempt;
+  LeftAttempt attempt;
   attempt.name = name;
   attempt.at = work.at;
   attempt.is_left = true;
@@ -62,11 +62,11 @@ Task<std::optional<Attempt>> measure_in_bucket(Site site, std::string name) {
   }
   for (const os::Upload& upload : uploads)
     attempt.is_left = attempt.is_left && is_old(upload.age, upload_left_after);
-  co_return std::optional<Attempt>(std::move(attempt));
+  co_return std::optional<LeftAttempt>(std::move(attempt));
 }
 
-Task<std::vector<Attempt>> list_in_bucket(Site site) {
-  std::vector<Attempt> found;
+Task<std::vector<LeftAttempt>> list_in_bucket(Site site) {
+  std::vector<LeftAttempt> found;
   CKPT_CO_TRY(const auto names, co_await find_attempts(site));
   for (const std::string& name : names) {
     CKPT_CO_TRY(auto attempt, co_await measure_in_bucket(site, name));
@@ -77,12 +77,12 @@ Task<std::vector<Attempt>> list_in_bucket(Site site) {
 
 }  // namespace
 
-Task<std::vector<Attempt>> list_attempts(Site site) {
+Task<std::vector<LeftAttempt>> list_attempts(Site site) {
   if (site.objects() != nullptr) {
     auto listed = co_await list_in_bucket(site);
     co_return listed;
   }
-  std::vector<Attempt> found;
+  std::vector<LeftAttempt> found;
   CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
   const std::chrono::nanoseconds now = site.clock().wall_time().time_since_epoch();
   for (const os::DirectoryEntry& entry : entries) {

@@ -18,7 +18,7 @@ namespace ckpt::storage {
 // Longer than any stall after which a flush goes on; clocks of nodes differ by less.
 inline constexpr Duration attempt_left_after = std::chrono::hours(1);
 
-struct Attempt {
+struct LeftAttempt {
   std::string name;
   format::StepId at;
   std::uint64_t bytes = 0;
@@ -27,6 +27,6 @@ struct Attempt {
 
 // All work directories, or all attempts in a bucket that are no checkpoints, sorted by name;
 // changes nothing. Errors: not_found, io; in a bucket also those of a manifest that cannot be read.
-Task<std::vector<Attempt>> list_attempts(Site site);
+Task<std::vector<LeftAttempt>> list_attempts(Site site);
 
 }  // namespace ckpt::storage

@@ -12,7 +12,7 @@ using Record = std::shared_ptr<const format::ShardRecord>;
 
 namespace {
 
-std::vector<StepCopy> paths_of(const StepCopies& copies) {
+std::vector<StepCopy> paths_of(const SaveCopies& copies) {
   CKPT_ASSERT(!copies.empty());
   std::vector<StepCopy> paths;
   for (const OpenStep& each : copies) paths.push_back(each.copy());
@@ -88,12 +88,12 @@ Task<PartExcerpt> find_tensors(OpenStep step, std::uint32_t rank, std::vector<st
   co_return found;
 }
 
-Task<Record> read_record(StepCopies copies, std::uint32_t rank) {
+Task<Record> read_record(SaveCopies copies, std::uint32_t rank) {
   auto record = co_await read_record_of(copies.front().site().files(), paths_of(copies), rank);
   co_return record;
 }
 
-Task<std::shared_ptr<ShardCopies>> open_shard(StepCopies copies, Record record) {
+Task<std::shared_ptr<ShardCopies>> open_shard(SaveCopies copies, Record record) {
   const std::uint32_t rank = record->id.rank;
   CKPT_CO_CHECK(format::shard_of(*copies.front().manifest(), rank));
   auto opened = co_await ShardCopies::open(copies.front().site().files(),

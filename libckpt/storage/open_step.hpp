@@ -65,11 +65,11 @@ Task<std::shared_ptr<ShardFiles>> open_files(StepShard shard,
                                              std::shared_ptr<const format::ShardRecord> record);
 Task<PartExcerpt> find_tensors(OpenStep step, std::uint32_t rank, std::vector<std::string> names);
 
-// StepCopies: copies of one save, the nearest first; there is at least one. A part that is damaged
+// SaveCopies: copies of one save, the nearest first; there is at least one. A part that is damaged
 // in one comes from the next.
-using StepCopies = std::vector<OpenStep>;
-Task<std::shared_ptr<const format::ShardRecord>> read_record(StepCopies copies, std::uint32_t rank);
-Task<std::shared_ptr<ShardCopies>> open_shard(StepCopies copies,
+using SaveCopies = std::vector<OpenStep>;
+Task<std::shared_ptr<const format::ShardRecord>> read_record(SaveCopies copies, std::uint32_t rank);
+Task<std::shared_ptr<ShardCopies>> open_shard(SaveCopies copies,
                                               std::shared_ptr<const format::ShardRecord> record);
 Task<std::shared_ptr<ShardCopies>> open_shard(StepShard shard,
                                               std::shared_ptr<const format::ShardRecord> record);

@@ -88,7 +88,7 @@ class StoreUnderTest {
   }
   std::vector<std::string> attempts_left() {
     std::vector<std::string> names;
-    for (const storage::Attempt& attempt : must(storage::list_attempts(site_of_second())))
+    for (const storage::LeftAttempt& attempt : must(storage::list_attempts(site_of_second())))
       names.push_back(attempt.name);
     return names;
   }

@@ -11,7 +11,7 @@ namespace {
 
 class LeftInBucket : public BucketFixture {
  public:
-  std::vector<storage::Attempt> listed() { return must(storage::list_attempts(site)); }
+  std::vector<storage::LeftAttempt> listed() { return must(storage::list_attempts(site)); }
   bool is_left() {
     const auto found = listed();
     REQUIRE(found.size() == 1);
