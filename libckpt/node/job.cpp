@@ -64,7 +64,7 @@ Job::Job(SharedContext context, const AttachRequest& first)
       sessions_(facts_, *this, ranks_, captures_, storage_, giving_way_),
       restores_(facts_, *this, ranks_, slots_, sessions_, replication_, storage_),
       agreement_(facts_, *this, ranks_, slots_, peers_, storage_),
-      last_look_(facts_, *this, storage_),
+      last_look_(facts_, facts_.last_look, *this, storage_),
       coverage_(facts_, *this, storage_) {}
 
 Task<void> Job::open(bool is_first) {

@@ -1,5 +1,5 @@
-// JobFacts: read by all parts of a job. The Job and its agreement write it; for everybody else it
-// is const.
+// JobFacts: read by all parts of a job. The Job and its agreement write it (of LastLook one field
+// alone); for everybody else it is const.
 //
 // Threads: the engine's. Lifetime: the Job's.
 #pragma once

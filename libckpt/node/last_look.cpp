@@ -21,14 +21,14 @@ void LastLook::update(bool is_end) {
                          *facts_.durable >= *facts_.committed;
   // An answer holds for the step that it was for.
   if (!is_stored || (about_ && about_ != facts_.durable)) {
-    facts_.last_look = unasked;
+    state_ = unasked;
     about_.reset();
     is_asked_ = false;
   }
   if (!is_end || !is_stored) {
     // Training goes on, and may last: the next end asks again. That a step is gone is not
     // forgotten, since a flush of it follows.
-    if (facts_.last_look != gone) facts_.last_look = unasked;
+    if (state_ != gone) state_ = unasked;
     is_asked_ = false;
     return;
   }
@@ -37,20 +37,20 @@ void LastLook::update(bool is_end) {
   if (std::exchange(is_asked_, true)) return;
   about_ = at;
   is_stored_again_ = false;
-  if (facts_.last_look != gone) facts_.last_look = looking;  // Else it is until it is seen again.
+  if (state_ != gone) state_ = looking;  // Else it is until it is seen again.
   facts_.context.spawn(run(at));
 }
 
 // True once: when the flush that was to bring the step back has ended, however it ended.
 bool LastLook::has_been_stored_again(format::StepId at) {
-  if (facts_.last_look != gone) return false;
+  if (state_ != gone) return false;
   const bool is_flushed_now = facts_.decree.flush && facts_.decree.flush->at == at;
   return std::exchange(is_stored_again_, is_flushed_now) && !is_flushed_now;
 }
 
 bool LastLook::is_done(bool is_held) const {
   if (facts_.directory.empty() || !facts_.committed) return true;
-  return facts_.last_look == there || (facts_.last_look == gone && !is_held);
+  return state_ == there || (state_ == gone && !is_held);
 }
 
 asio::awaitable<void> LastLook::run(format::StepId at) {
@@ -62,7 +62,7 @@ asio::awaitable<void> LastLook::run(format::StepId at) {
   if (about_ != at) co_return;
   const bool is_removed =
       looked ? storage_.reads().looked_up() != at : looked.error().code() == Errc::not_found;
-  facts_.last_look = is_removed ? gone : there;
+  state_ = is_removed ? gone : there;
   if (is_removed) {
     log_warning("job={} step={} was stored in {}, and is not there any more", facts_.shape.job,
                 number(at.step), facts_.directory);

@@ -20,9 +20,10 @@ namespace ckpt::node {
 
 class LastLook {
  public:
-  // Writes `facts.last_look`; the agreement does where it has published the step again.
-  LastLook(JobFacts& facts, JobLife& life, JobStorage& storage)
-      : facts_(facts), life_(life), storage_(storage) {}
+  // `state` is the one in the facts. The agreement writes it, too, where it has published the step
+  // again.
+  LastLook(const JobFacts& facts, agree::LastLookState& state, JobLife& life, JobStorage& storage)
+      : facts_(facts), state_(state), life_(life), storage_(storage) {}
 
   void update(bool is_end);
   // Nothing that this node could still do would bring the step to storage.
@@ -32,7 +33,8 @@ class LastLook {
   bool has_been_stored_again(format::StepId at);
   asio::awaitable<void> run(format::StepId at);
 
-  JobFacts& facts_;
+  const JobFacts& facts_;
+  agree::LastLookState& state_;
   JobLife& life_;
   JobStorage& storage_;
   std::optional<format::StepId> about_;  // The step that the newest look was for.

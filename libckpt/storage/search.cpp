@@ -365,16 +365,4 @@ Task<bool> has_newer_damage(Site site, Candidates found) {
   co_return false;
 }
 
-Task<FoundCheckpoint> find_checkpoint(Site site) {
-  CKPT_CO_TRY(Candidates candidates, co_await find_candidates(site));
-  FoundCheckpoint found;
-  found.directory = std::move(candidates.directories.front());
-  found.passed_over = std::move(candidates.passed_over);
-  // A path that is a checkpoint itself may be a link; nothing below it may be one.
-  const bool is_itself = found.directory == site.directory();
-  const std::string directory = is_itself ? site.at(".") : found.directory;
-  CKPT_CO_TRY(found.manifest, co_await read_manifest_at(site.files(), directory));
-  co_return found;
-}
-
 }  // namespace ckpt::storage

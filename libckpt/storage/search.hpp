@@ -8,13 +8,11 @@
 // The path is the directory of the Site, in all that follows.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "format/manifest.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/site.hpp"
 
@@ -64,15 +62,6 @@ Task<Candidates> find_candidates(Site site);
 // Whether something newer than the first of them is damaged, and no restore has abandoned it.
 // Errors: none.
 Task<bool> has_newer_damage(Site site, Candidates found);
-
-struct FoundCheckpoint {
-  std::string directory;
-  std::shared_ptr<const format::Manifest> manifest;
-  std::vector<std::string> passed_over;
-};
-
-// The first of them. Errors: as find_candidates.
-Task<FoundCheckpoint> find_checkpoint(Site site);
 
 // One line: "passed over: A; B"; empty for none.
 std::string describe_passed_over(const std::vector<std::string>& passed_over);

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "bucket/any_file_system.hpp"
-#include "storage/search.hpp"
+#include "support/found_checkpoint.hpp"
 #include "unit/bucket/bucket_fixture.hpp"
 #include "unit/storage/storage_fixture.hpp"
 
@@ -48,7 +48,7 @@ class CopyInBucket : public BucketFixture {
   }
   // As a restore finds it; every byte is read. 0: nothing is there.
   std::uint64_t newest_in(const storage::Site& site) {
-    const auto found = run(storage::find_checkpoint(storage::Site(*all, clock, site.directory())));
+    const auto found = run(test::find_checkpoint(storage::Site(*all, clock, site.directory())));
     if (!found) {
       CHECK(found.error().code() == Errc::not_found);
       return 0;

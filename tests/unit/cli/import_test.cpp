@@ -16,7 +16,7 @@
 #include "cli/workplace.hpp"
 #include "format/torch_archive.hpp"
 #include "storage/member_reader.hpp"
-#include "storage/search.hpp"
+#include "support/found_checkpoint.hpp"
 #include "support/temporary_directory.hpp"
 #include "unit/cli/made_steps.hpp"
 #include "unit/format/torch_pickle.hpp"
@@ -319,7 +319,7 @@ TEST_CASE("import: whichever operation fails, no half checkpoint stays", "[unit]
     scene.disk.set_hook(nullptr);
     CAPTURE(failing);
     const auto found =
-        scene.run(storage::find_checkpoint(storage::Site(scene.files, scene.clock, to)));
+        scene.run(test::find_checkpoint(storage::Site(scene.files, scene.clock, to)));
     if (published) CHECK(found);
     if (!found) continue;
     const auto report = scene.run(storage::verify_checkpoint(scene.files, found->directory));

@@ -8,7 +8,7 @@
 #include "format/sealed_json.hpp"
 #include "storage/merge_timelines.hpp"
 #include "storage/run_catalog.hpp"
-#include "storage/search.hpp"
+#include "support/found_checkpoint.hpp"
 #include "unit/storage/storage_fixture.hpp"
 
 namespace ckpt::test {
@@ -50,8 +50,7 @@ class CopyScene : public StorageFixture {
   }
   // As a restore without a daemon finds it; every byte is compared.
   std::uint64_t newest_in_target() {
-    const auto found =
-        run(storage::find_checkpoint(storage::Site(files, clock, target.directory())));
+    const auto found = run(test::find_checkpoint(storage::Site(files, clock, target.directory())));
     REQUIRE((found ? "" : found.error().message()) == "");
     const std::string name(os::file_name(found->directory));
     REQUIRE(run(check_content(target, storage::describe(*found->manifest, name))).has_value());

@@ -3,7 +3,7 @@
 // and
 //         of `latest`; bytes all over the member files; files cut at every length, grown, swapped,
 //         missing.
-#include "storage/search.hpp"
+#include "support/found_checkpoint.hpp"
 #include "unit/storage/storage_fixture.hpp"
 
 namespace ckpt::test {
@@ -155,7 +155,7 @@ TEST_CASE_METHOD(SavedStep, "corruption: no bit of `latest` decides what is rest
   const std::string path = "/scratch/job/latest";
   const std::string before = disk.content(path);
   flip_every_bit(path, [&] {
-    const auto found = run(storage::find_checkpoint(storage::Site(files, clock, "/scratch/job")));
+    const auto found = run(test::find_checkpoint(storage::Site(files, clock, "/scratch/job")));
     REQUIRE((found ? "" : found.error().message()) == "");
     REQUIRE(found->manifest->at == step_id(7));
     REQUIRE(whole_steps() == std::vector{step_id(7)});

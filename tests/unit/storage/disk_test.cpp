@@ -10,7 +10,7 @@
 
 #include "os/pool_file_system.hpp"
 #include "os/ring_file_system.hpp"
-#include "storage/search.hpp"
+#include "support/found_checkpoint.hpp"
 #include "support/run_task.hpp"
 #include "unit/storage/storage_fixture.hpp"
 
@@ -106,11 +106,11 @@ void check_round_trip(std::unique_ptr<os::FileSystem> made) {
   timelines.run = test_run;
   timelines.history = {{1, {}}, {2, {}}};
   REQUIRE(scene.run(storage::store_timelines(site, timelines, 1)).has_value());
-  const auto found = scene.run(storage::find_checkpoint(
-      storage::Site(*scene.files, *scene.clock, scene.root + "/link/job")));
+  const auto found = scene.run(
+      test::find_checkpoint(storage::Site(*scene.files, *scene.clock, scene.root + "/link/job")));
   REQUIRE(found.has_value());
   REQUIRE(found->manifest->at == step_id(2, 2));
-  const auto by_name = scene.run(storage::find_checkpoint(
+  const auto by_name = scene.run(test::find_checkpoint(
       storage::Site(*scene.files, *scene.clock, scene.root + "/link/job/step-000000002/")));
   REQUIRE(by_name.has_value());
 }

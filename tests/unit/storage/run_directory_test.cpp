@@ -5,7 +5,7 @@
 
 #include "base/spawn.hpp"
 #include "storage/run_catalog.hpp"
-#include "storage/search.hpp"
+#include "support/found_checkpoint.hpp"
 
 #include <cerrno>
 
@@ -211,30 +211,29 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a checkpoint is found by its pa
   timelines.run = test_run;
   timelines.history = {{1, {}}};
   REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
-  const auto none = run(storage::find_checkpoint(storage::Site(files, clock, "/scratch/job")));
+  const auto none = run(test::find_checkpoint(storage::Site(files, clock, "/scratch/job")));
   REQUIRE(none.error().code() == Errc::not_found);
   for (const std::uint64_t step : {1, 2}) must_save(step_id(step));
   const auto itself =
-      run(storage::find_checkpoint(storage::Site(files, clock, "/scratch/job/step-000000001")));
+      run(test::find_checkpoint(storage::Site(files, clock, "/scratch/job/step-000000001")));
   REQUIRE(itself.has_value());
   REQUIRE(itself->manifest->at == step_id(1));
-  const auto newest = run(storage::find_checkpoint(storage::Site(files, clock, "/scratch/job")));
+  const auto newest = run(test::find_checkpoint(storage::Site(files, clock, "/scratch/job")));
   REQUIRE(newest.has_value());
   REQUIRE(newest->manifest->at == step_id(2));
   disk.flip("/scratch/job/step-000000002/manifest.json", 40, 0);
-  const auto older = run(storage::find_checkpoint(storage::Site(files, clock, "/scratch/job")));
+  const auto older = run(test::find_checkpoint(storage::Site(files, clock, "/scratch/job")));
   REQUIRE(older.has_value());
   REQUIRE(older->manifest->at == step_id(1));
   const auto damaged =
-      run(storage::find_checkpoint(storage::Site(files, clock, "/scratch/job/step-000000002")));
+      run(test::find_checkpoint(storage::Site(files, clock, "/scratch/job/step-000000002")));
   REQUIRE(damaged.error().code() == Errc::corruption);
-  REQUIRE(run(storage::find_checkpoint(storage::Site(files, clock, "/nowhere"))).error().code() ==
+  REQUIRE(run(test::find_checkpoint(storage::Site(files, clock, "/nowhere"))).error().code() ==
           Errc::not_found);
   // A reader of "not found" begins anew.
   disk.flip("/scratch/job/step-000000001/manifest.json", 40, 0);
-  REQUIRE(
-      run(storage::find_checkpoint(storage::Site(files, clock, "/scratch/job"))).error().code() ==
-      Errc::corruption);
+  REQUIRE(run(test::find_checkpoint(storage::Site(files, clock, "/scratch/job"))).error().code() ==
+          Errc::corruption);
 }
 
 TEST_CASE_METHOD(StorageFixture, "run directory: shards without a manifest are a damaged step",
@@ -245,7 +244,7 @@ TEST_CASE_METHOD(StorageFixture, "run directory: shards without a manifest are a
   timelines.history = {{1, {}}};
   REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
   const auto find = [&](const std::string& path) {
-    return run(storage::find_checkpoint(storage::Site(files, clock, path)));
+    return run(test::find_checkpoint(storage::Site(files, clock, path)));
   };
   disk.put_directory("/scratch/job/step-000000001");
   disk.put("/scratch/job/step-000000002/notes.txt", "mine");
@@ -347,9 +346,8 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a step behind a symbolic link i
   REQUIRE(listed.rejected.size() == 1);
   REQUIRE(storage::is_damage(listed.rejected.front()));
   REQUIRE(listed.rejected.front().reason.find("symbolic link") != std::string::npos);
-  REQUIRE(
-      run(storage::find_checkpoint(storage::Site(files, clock, "/scratch/job"))).error().code() ==
-      Errc::corruption);
+  REQUIRE(run(test::find_checkpoint(storage::Site(files, clock, "/scratch/job"))).error().code() ==
+          Errc::corruption);
 }
 
 TEST_CASE_METHOD(StorageFixture, "run directory: a step that a restore abandoned is not found",
@@ -361,10 +359,10 @@ TEST_CASE_METHOD(StorageFixture, "run directory: a step that a restore abandoned
   timelines.history = {{1, {}}, {2, step_id(1)}};
   REQUIRE(run(storage::store_timelines(site, timelines, 1)).has_value());
   const auto found = [&] {
-    return run(storage::find_checkpoint(storage::Site(files, clock, "/scratch/job")));
+    return run(test::find_checkpoint(storage::Site(files, clock, "/scratch/job")));
   };
   const auto by_path = [&](const std::string& name) {
-    return run(storage::find_checkpoint(storage::Site(files, clock, "/scratch/job/" + name)));
+    return run(test::find_checkpoint(storage::Site(files, clock, "/scratch/job/" + name)));
   };
   REQUIRE(found()->manifest->at == step_id(1));
   REQUIRE(by_path("step-000000003")->manifest->at == step_id(3));  // Its name chooses it.

@@ -3,6 +3,7 @@
 // Method: runs, parents of runs and strangers on a disk in memory, with damage of each kind.
 #include "storage/search.hpp"
 
+#include "support/found_checkpoint.hpp"
 #include "unit/storage/storage_fixture.hpp"
 
 namespace ckpt::test {
@@ -39,7 +40,7 @@ class SearchScene : public StorageFixture {
   }
   // The checkpoint that is taken, and those that were passed over.
   std::string taken(const std::string& path) {
-    const auto found = run(storage::find_checkpoint(storage::Site(files, clock, path)));
+    const auto found = run(test::find_checkpoint(storage::Site(files, clock, path)));
     if (!found) return found.error().message();
     REQUIRE(found->manifest != nullptr);
     return os::display(found->directory) + " " + storage::describe_passed_over(found->passed_over);

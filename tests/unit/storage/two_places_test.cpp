@@ -4,6 +4,7 @@
 #include "storage/copy.hpp"
 #include "storage/run_catalog.hpp"
 #include "storage/search.hpp"
+#include "support/found_checkpoint.hpp"
 #include "unit/storage/storage_fixture.hpp"
 
 namespace ckpt::test {
@@ -43,7 +44,7 @@ class TwoPlaces : public StorageFixture {
     return copied ? "" : copied.error().message();
   }
   std::string taken() {
-    const auto found = run(storage::find_checkpoint(storage::Site(files, clock, both)));
+    const auto found = run(test::find_checkpoint(storage::Site(files, clock, both)));
     return found ? os::display(found->directory) : found.error().message();
   }
 
@@ -98,12 +99,12 @@ TEST_CASE_METHOD(TwoPlaces, "two places: one that cannot be read does not count 
   for (const char* path : {"/scratch/none, /scratch/file", "/scratch/file, /scratch/none",
                            "/scratch/empty, /scratch/file"}) {
     INFO(path);
-    const auto found = run(storage::find_checkpoint(storage::Site(files, clock, path)));
+    const auto found = run(test::find_checkpoint(storage::Site(files, clock, path)));
     REQUIRE_FALSE(found);
     CHECK(found.error().code() != Errc::not_found);
   }
   const auto nowhere =
-      run(storage::find_checkpoint(storage::Site(files, clock, "/scratch/none, /scratch/empty")));
+      run(test::find_checkpoint(storage::Site(files, clock, "/scratch/none, /scratch/empty")));
   REQUIRE_FALSE(nowhere);
   CHECK(nowhere.error().code() == Errc::not_found);
 }
