@@ -285,13 +285,13 @@ nb::dict Client::restore_chosen(RestoreRequest request, const nb::callable& choo
       [&](Step at, std::span<const StoredTensor> stored) -> Result<std::vector<NamedTensor>> {
     const nb::gil_scoped_acquire acquire;
     try {
-      nb::list told;
-      for (const StoredTensor& tensor : stored) told.append(describe(tensor));
+      nb::list described;
+      for (const StoredTensor& tensor : stored) described.append(describe(tensor));
       std::vector<NamedTensor> chosen;
       nb::object parts = nb::none();
       if (const auto blob = checkpointer().blob(structure_blob))
         parts = nb::bytes(blob->data(), blob->size());
-      for (const nb::handle item : nb::cast<nb::list>(choose(number(at), told, parts)))
+      for (const nb::handle item : nb::cast<nb::list>(choose(number(at), described, parts)))
         chosen.push_back(tensor_from(item));
       return chosen;
     } catch (nb::python_error& error) {
@@ -299,7 +299,7 @@ nb::dict Client::restore_chosen(RestoreRequest request, const nb::callable& choo
       return fail(Errc::invalid_argument, "the choice of tensors failed");
     }
   };
-  request.watch = [this](const RestoreProgress& progress) { return tell(progress); };
+  request.watch = [this](const RestoreProgress& progress) { return report(progress); };
   const Result<Restored> restored =
       in_turn([&](auto& target) { return target.restore_chosen(std::move(request), ask, rank); });
   return answer_of(restored, std::move(raised));
@@ -331,7 +331,7 @@ nb::dict Client::answer_of(const Result<Restored>& restored, nb::object raised) 
 nb::dict Client::restore_pieces(const std::string& path) {
   RestoreRequest request;
   request.from = path;
-  request.watch = [this](const RestoreProgress& progress) { return tell(progress); };
+  request.watch = [this](const RestoreProgress& progress) { return report(progress); };
   const Result<Restored> restored =
       in_turn([&](auto& target) { return target.restore(std::move(request)); });
   return answer_of(restored, {});
@@ -341,7 +341,7 @@ void Client::watch_restores(nb::object watch) {
   watch_ = std::move(watch);
 }
 
-bool Client::tell(const RestoreProgress& progress) {
+bool Client::report(const RestoreProgress& progress) {
   const nb::gil_scoped_acquire acquire;
   if (raised_.is_valid()) return false;
   try {

@@ -95,7 +95,7 @@ class Client {
                                 std::uint32_t rank);
   // Raises what was `raised` meanwhile, or the error.
   nanobind::dict answer_of(const Result<Restored>& restored, nanobind::object raised);
-  bool tell(const RestoreProgress& progress);
+  bool report(const RestoreProgress& progress);
 
   SharedTurn mutex_;
   std::atomic<std::int64_t> copied_{-1};  // Outlives the Checkpointer, whose threads write it.

@@ -52,18 +52,18 @@ nb::tuple published(const std::string& directory) {
   }();
   nb::list checkpoints;
   for (const ckpt::PublishedCheckpoint& each : found.checkpoints) {
-    nb::dict told;
-    told["path"] = each.path;
-    told["job"] = each.job;
-    told["step"] = number(each.step);
-    told["timeline"] = each.timeline;
-    told["world_size"] = each.world_size;
-    told["is_abandoned"] = each.is_abandoned;
-    told["created_unix_seconds"] = each.created_unix_seconds;
+    nb::dict described;
+    described["path"] = each.path;
+    described["job"] = each.job;
+    described["step"] = number(each.step);
+    described["timeline"] = each.timeline;
+    described["world_size"] = each.world_size;
+    described["is_abandoned"] = each.is_abandoned;
+    described["created_unix_seconds"] = each.created_unix_seconds;
     nb::dict metrics;
     for (const auto& [name, value] : each.metrics) metrics[name.c_str()] = value;
-    told["metrics"] = metrics;
-    checkpoints.append(told);
+    described["metrics"] = metrics;
+    checkpoints.append(described);
   }
   return nb::make_tuple(checkpoints, nb::cast(found.damage), found.history_lost);
 }

@@ -48,8 +48,8 @@ def check(step, found, there, may_lack):
         )
 
 
-def told(found):
-    """By what is to be said of them, the tensors of a restore that was not strict."""
+def grouped(found):
+    """By what a warning says of them, the tensors of a restore that was not strict."""
     mismatched = [f'"{name}" is {forms}' for name, forms in found.mismatched.items()]
     all_of_them = {
         "of this trainer are not in the step, and stay as they are": found.missing,

@@ -1,5 +1,5 @@
 """Where this process stands among others: torchrun's environment, or the default process group,
-and its Store tell.
+and its Store say.
 """
 
 import contextlib

@@ -179,7 +179,7 @@ class Restorer:
                 "without make checkpoints without",
                 ", ".join(f'"{name}"' for name in left[:5]),
             )
-        for what, names in _compare.told(targets.differences).items():
+        for what, names in _compare.grouped(targets.differences).items():
             logger.warning("libckpt: restore: %d tensor(s) %s: %s", len(names), what,
                            _compare.listed(names))  # fmt: skip
         replaced = targets.replaced(found)

@@ -52,8 +52,8 @@ class Rounds:
         while waits and self._open and self._open[-1][0] == step and not self._is_broken:
             if time.monotonic() > ends:
                 logger.warning(
-                    "libckpt: job %s: rank %d has %d tensor(s) at step %d of which not all ranks "
-                    "told within %.0f s: it captures them itself until they do",
+                    "libckpt: job %s: rank %d has %d tensor(s) at step %d that not all ranks "
+                    "have named within %.0f s: it captures them itself until they do",
                     self._ranks.job, self._ranks.rank, len(tensors), step, WAIT_SECONDS,
                 )  # fmt: skip
                 break

@@ -120,16 +120,16 @@ class Sending:
 
     def finish(self, step, words):
         """When the daemon has sent it. `words`: a Store of the calling thread's own."""
-        told = {}
+        outcome = {}
         level = "committed" if len(self.words["nodes"]) == 1 else "replicated"
         try:
             self._session.wait(step, level, self._deadline.left())
         except errors.CheckpointError as error:
-            told = {"failed": str(error)}
+            outcome = {"failed": str(error)}
         self._session.abandon()
-        if level == "replicated" or told:
+        if level == "replicated" or outcome:
             self._daemon.drop(self.job)  # On one node the receiver does it.
-        words.say(self._ask["id"], "end", **told)
+        words.say(self._ask["id"], "end", **outcome)
 
     def give_up(self):
         if self._session is not None:

@@ -1,4 +1,4 @@
-"""Unopened: a door whose session cannot be opened lets training go on without one. A restore tells
+"""Unopened: a door whose session cannot be opened lets training go on without one. A restore says
 that nothing can be read, and does not begin anew over what is stored.
 
 The stand-in is a session as with `disable`: its saves do nothing, and its counts are there.

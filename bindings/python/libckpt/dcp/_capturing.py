@@ -38,8 +38,8 @@ class Capture:
         self._is_coordinator = False
         self._arrays = []  # The coordinator's, until it has the metadata.
 
-    def set_up(self, is_coordinator, **told):
-        check_ranks(self._session, is_coordinator, **told)
+    def set_up(self, is_coordinator, **options):
+        check_ranks(self._session, is_coordinator, **options)
         self._is_coordinator = is_coordinator
 
     def prepare_global_plan(self, plans):
@@ -79,8 +79,8 @@ class Capture:
         try:
             if failed:
                 raise errors.Unavailable(f"dcp: {self} is not made: rank {failed[0]} failed")
-            told = _document.make(metadata, results, self._session.world_size)
-            if self._capture({ITEM: told}, arrays):
+            document = _document.make(metadata, results, self._session.world_size)
+            if self._capture({ITEM: document}, arrays):
                 self._session.wait(self._step, "committed", COMMIT_SECONDS)
         except errors.CheckpointError as error:
             self._fail(error)
@@ -97,8 +97,8 @@ class Capture:
         return bool(ticket)
 
     def _chunk(self, item, planner, is_one_of_several):
-        told = item.tensor_data
-        offset = tuple(told.chunk.offsets)
+        data = item.tensor_data
+        offset = tuple(data.chunk.offsets)
         name = _names.of_chunk(item.index.fqn, offset, is_one_of_several)
         tensor = planner.resolve_data(item).detach()
         if tensor.dtype.is_complex and tensor.dtype != torch.complex64:
@@ -107,7 +107,7 @@ class Capture:
                 "save torch.view_as_real() of it"
             )
         tensor = in_stored_type(tensor.contiguous())
-        shape = tuple(told.chunk.sizes) if is_one_of_several else tuple(told.size)
+        shape = tuple(data.chunk.sizes) if is_one_of_several else tuple(data.size)
         begin = (0,) * len(offset) if is_one_of_several else offset
         if tensor.numel() == 0:
             begin = (0,) * len(offset)  # It lies in every tensor.

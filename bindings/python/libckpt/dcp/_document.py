@@ -50,19 +50,19 @@ def make(metadata, results, world_size):
             tensors[fqn] = _tensor(fqn, each, stored)
         else:
             objects[fqn] = dataclasses.asdict(stored[fqn, None])
-    told = {
+    document = {
         "version": VERSION, "world_size": world_size,
         "dcp_version": getattr(metadata, "version", None),  # That of torch 2.6 has none.
         "tensors": tensors, "objects": objects, "planner": text_of(metadata.planner_data),
     }  # fmt: skip
-    content = json.dumps(told, separators=(",", ":")).encode()
+    content = json.dumps(document, separators=(",", ":")).encode()
     content += b" " * (-len(content) % ROOM)
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
-def _tensor(fqn, told, stored):
-    properties, chunks = told.properties, []
-    for chunk in told.chunks:
+def _tensor(fqn, metadata, stored):
+    properties, chunks = metadata.properties, []
+    for chunk in metadata.chunks:
         place = stored[fqn, tuple(chunk.offsets)]
         chunks.append(
             [list(chunk.offsets), list(chunk.sizes), place.rank, place.name, place.is_alone]
@@ -71,7 +71,7 @@ def _tensor(fqn, told, stored):
         "type": str(properties.dtype).removeprefix("torch."),
         "layout": str(properties.layout), "memory_format": str(properties.memory_format),
         "requires_grad": properties.requires_grad, "pin_memory": properties.pin_memory,
-        "size": list(told.size), "chunks": chunks,
+        "size": list(metadata.size), "chunks": chunks,
     }  # fmt: skip
 
 
@@ -158,13 +158,13 @@ def _key(index):
     return index.fqn, None if index.offset is None else tuple(index.offset)
 
 
-def _described(told):
+def _described(entry):
     return TensorStorageMetadata(
         TensorProperties(
-            dtype=getattr(torch, told["type"]), layout=LAYOUTS[told["layout"]],
-            requires_grad=told["requires_grad"], memory_format=FORMATS[told["memory_format"]],
-            pin_memory=told["pin_memory"],
+            dtype=getattr(torch, entry["type"]), layout=LAYOUTS[entry["layout"]],
+            requires_grad=entry["requires_grad"], memory_format=FORMATS[entry["memory_format"]],
+            pin_memory=entry["pin_memory"],
         ),
-        torch.Size(told["size"]),
-        [ChunkStorageMetadata(torch.Size(o), torch.Size(s)) for o, s, *_ in told["chunks"]],
+        torch.Size(entry["size"]),
+        [ChunkStorageMetadata(torch.Size(o), torch.Size(s)) for o, s, *_ in entry["chunks"]],
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """Fetching: a load of DCP from the memory of a job, its peers or its storage.
 
-    metadata    rank 0 has it among its items, and tells the other ranks
+    metadata    rank 0 has it among its items, and sends it to the other ranks
     the same number of ranks as saved    each rank gets back what it captured, and sends to the
                 others what DCP's plan wants of it
     another number    libckpt brings each rank the boxes that it wants, whichever ranks saved them
@@ -47,14 +47,14 @@ def find(job, step):
     job.check_open(step)
     restored, text, failure = session.restore(step=step), None, None
     if session.rank == 0:
-        told = restored.items.get(ITEM)
-        if told is None:
+        stored = restored.items.get(ITEM)
+        if stored is None:
             failure = errors.InvalidArgument(
                 f"dcp: step {restored.step} of job {job.name} was not saved by DCP: restore it "
                 "with the session that saved it, or give another job"
             )
         else:
-            text = bytes(told.numpy()).decode().rstrip()
+            text = bytes(stored.numpy()).decode().rstrip()
     session.ranks.agree("metadata", failure)
     text = session.ranks.decide("metadata of DCP", text, lambda said: said[0])
     return Found(job, restored, Document(text))
@@ -70,11 +70,11 @@ class Fetch:
     def metadata(self):
         return self._document.metadata()
 
-    def set_up_storage_reader(self, metadata, is_coordinator, **told):
-        check_ranks(self._session, is_coordinator, **told)
+    def set_up_storage_reader(self, metadata, is_coordinator, **options):
+        check_ranks(self._session, is_coordinator, **options)
 
     def prepare_global_plan(self, plans):
-        """On the coordinator: tells each rank what it sends, and what it is sent."""
+        """On the coordinator: gives each rank the lists of what it sends and gets."""
         if self._found.is_of_as_many:
             wanted = [self._places(plan) for plan in plans]
             transfers = _exchange.transfers(wanted)

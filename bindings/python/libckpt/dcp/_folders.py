@@ -35,13 +35,13 @@ class Folder:
         self._work = self._private / "work" / self._target.name
         self._writer = _Writer(self._work, self._target)
 
-    def set_up(self, is_coordinator, **told):
-        if not told.get("use_collectives", True):
+    def set_up(self, is_coordinator, **options):
+        if not options.get("use_collectives", True):
             raise errors.Unsupported(
                 f"dcp: save {self._target} with use_collectives=False: no rank knows when all have "
                 "written, so the folder cannot appear whole: leave that option out"
             )
-        self._writer.set_up_storage_writer(is_coordinator, **told)
+        self._writer.set_up_storage_writer(is_coordinator, **options)
 
     def prepare_global_plan(self, plans):
         """On the coordinator, before any rank writes."""
@@ -93,8 +93,8 @@ class Folder:
 class Stock(FileSystemWriter):
     """DCP's own writer, where libckpt is disabled."""
 
-    def set_up(self, is_coordinator, **told):
-        self.set_up_storage_writer(is_coordinator, **told)
+    def set_up(self, is_coordinator, **options):
+        self.set_up_storage_writer(is_coordinator, **options)
         os.makedirs(self.path, exist_ok=True)
 
     def write(self, plan, planner):

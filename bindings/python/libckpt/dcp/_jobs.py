@@ -43,8 +43,8 @@ class Job:
 
 def _warn_of_left(session):
     """Names the step that the job could go on from. The node that coordinates the job knows it."""
-    told = session.status()["daemon"] or {}
-    there = [each for each in told.get("steps", ()) if not each["abandoned"]]
+    status = session.status()["daemon"] or {}
+    there = [each for each in status.get("steps", ()) if not each["abandoned"]]
     newest = max(there, key=lambda each: (each["timeline"], each["step"]), default=None)
     if newest is not None:
         logger.warning(

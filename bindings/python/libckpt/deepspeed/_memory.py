@@ -65,8 +65,8 @@ class Memory:
 
     def client_state(self):
         """The client state that attach was given, as it is now."""
-        told = self._client_state
-        return dict(told() if callable(told) else told or {})
+        state = self._client_state
+        return dict(state() if callable(state) else state or {})
 
     def newest(self, folder=None, client_keys=()):
         """The newest step that all ranks can have, with the items but not the tensors. None: there

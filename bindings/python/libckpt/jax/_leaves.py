@@ -79,7 +79,7 @@ class Spec:
     def parts(self):
         return [self.shape, self.dtype, self.cuts, self.key]
 
-    def told(self):
+    def in_words(self):
         kind = f"PRNG keys ({self.key}) of " if self.key else ""
         return f"{kind}{self.dtype} {list(self.shape)}"
 

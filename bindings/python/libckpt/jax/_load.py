@@ -13,9 +13,9 @@ def load(path, like, strict, prefix="", may_lack=False):
     checkpoint lacks stay as they are."""
     leaves, structure = _leaves.named(like)
     with _reader.opened() as read:
-        told = {}
-        saved_by = read(path, 0, lambda _, items: told.update(items or {}) or [])["world_size"]
-        specs, _, plain = _described(told)
+        found = {}
+        saved_by = read(path, 0, lambda _, items: found.update(items or {}) or [])["world_size"]
+        specs, _, plain = _described(found)
         specs, plain = _below(prefix, specs), _below(prefix, plain)
         arrays, values = _restore.choose(leaves, specs, plain, strict, may_lack)
         cells = {}

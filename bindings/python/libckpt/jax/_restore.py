@@ -1,6 +1,6 @@
 """Restore: the arrays of a step, made anew on the shardings that the trainer wants.
 
-    1. the items tell what the step has: of each array its cells, and which this rank captured
+    1. the items say what the step has: of each array its cells, and which this rank captured
     2. as many processes as saved it:   each reads its own cells, then they go round
        another number:                  each asks for the cells that its devices need
     3. each device gets its box, cut out of the cells

@@ -138,16 +138,16 @@ def check(name, leaf, spec):
     else:
         raise errors.InvalidArgument(
             f'restore: "{name}" is a {type(leaf).__name__} in `like` and was saved as an array, '
-            f"{spec.told()}: give jax.ShapeDtypeStruct"
+            f"{spec.in_words()}: give jax.ShapeDtypeStruct"
         )
     if (tuple(shape), dtype) != (spec.shape, spec.dtype):
         raise errors.InvalidArgument(
-            f'restore: array "{name}" is {dtype} {list(shape)} here and {spec.told()} there. Has '
-            "the model changed? With strict=False it stays as it is"
+            f'restore: array "{name}" is {dtype} {list(shape)} here and {spec.in_words()} there. '
+            "Has the model changed? With strict=False it stays as it is"
         )
     if _leaves.is_key(leaf) != (spec.key is not None):
         raise errors.InvalidArgument(
-            f'restore: array "{name}" has PRNG keys on one side only: {spec.told()} was saved'
+            f'restore: array "{name}" has PRNG keys on one side only: {spec.in_words()} was saved'
         )
 
 

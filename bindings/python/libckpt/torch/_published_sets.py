@@ -31,7 +31,7 @@ class PublishedSets:
 
     def publish(self, name, members, facts=None):
         """Makes the collected set the current one; `members` are more files of it, by name, and
-        `facts` what its staging told besides."""
+        `facts` what its staging recorded besides."""
         facts = facts or {}
         deleted = facts.get("deleted", {})
         if not (self.sets / name).is_dir():  # Else a run was killed just after that.

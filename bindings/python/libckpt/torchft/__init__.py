@@ -103,9 +103,9 @@ class Transport(CheckpointTransport):
         deadline = Deadline(timeout.total_seconds())
         if not metadata.startswith(OURS):
             return self._stock.recv_checkpoint(src_rank, metadata, step, timeout)
-        told = json.loads(metadata.removeprefix(OURS))
+        source = json.loads(metadata.removeprefix(OURS))
         try:
-            state = self._receive(told, src_rank, step, deadline)
+            state = self._receive(source, src_rank, step, deadline)
         except errors.CheckpointError as error:
             self._wants_stock = True
             logger.error("libckpt: receive step %d: %s; the next is left to torchft's "
@@ -113,10 +113,10 @@ class Transport(CheckpointTransport):
             raise
         return state
 
-    def _receive(self, told, src_rank, step, deadline):
-        host, daemon = urlsplit(told["stock"]).hostname, self._daemon
+    def _receive(self, source, src_rank, step, deadline):
+        host, daemon = urlsplit(source["stock"]).hostname, self._daemon
         address = daemon.address(host)
-        store = Store(host, told["port"], deadline)
+        store = Store(host, source["port"], deadline)
         name = store.ask(step=step, node=daemon.node, port=daemon.port, address=address,
                          wants_stock=self._wants_stock)  # fmt: skip
         state = _transfer.receive(daemon, store, name, step, deadline)
@@ -125,5 +125,5 @@ class Transport(CheckpointTransport):
                 self._wants_stock = True
                 logger.error("libckpt: receive step %d: %s; torchft's HTTPTransport brings it, and "
                              "the next ones", step, daemon.failure)  # fmt: skip
-            return self._stock.recv_checkpoint(src_rank, told["stock"], step, deadline.delta())
+            return self._stock.recv_checkpoint(src_rank, source["stock"], step, deadline.delta())
         return _plain_distributed.from_plain(state)

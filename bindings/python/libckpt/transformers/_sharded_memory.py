@@ -67,14 +67,14 @@ class ShardedMemory(TrainerMemory):
         """Nothing: the copies of such tensors are made before a save returns."""
 
     def _restored(self):
-        told = {}
-        restored = self._parts.restore(self.session, {**self._others(), "trainer": told})
-        if json.loads(told["state"]).get("global_step") != restored.step:
+        saved = {}
+        restored = self._parts.restore(self.session, {**self._others(), "trainer": saved})
+        if json.loads(saved["state"]).get("global_step") != restored.step:
             raise errors.InvalidArgument(
                 f"step {restored.step} from {restored.source_name}: its trainer state is of "
                 "another step"
             )
-        self.state, self._totals = told["state"], told["totals"]
+        self.state, self._totals = saved["state"], saved["totals"]
         self.rng = RNG().state_dict()  # A new rank has the one that it was seeded with.
         return restored
 

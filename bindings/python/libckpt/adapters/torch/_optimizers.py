@@ -184,9 +184,9 @@ def match(optimizer, state, names):
         members = {id(parameter) for parameter in own}
         strangers = [n for n, p in wanted.items() if id(p) not in members]
         if strangers or len(own) != len(saved):
-            told = f": {there[strangers[0]]} is in the one there only" if strangers else ""
+            hint = f": {there[strangers[0]]} is in the one there only" if strangers else ""
             raise ValueError(
-                f"group {i} has {len(saved)} parameter(s) there and {len(own)} here{told}"
+                f"group {i} has {len(saved)} parameter(s) there and {len(own)} here{hint}"
             )
         found.update(wanted)
     return found

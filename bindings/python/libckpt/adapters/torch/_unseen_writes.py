@@ -41,15 +41,15 @@ def _try(mesh):
 
     whole = torch.zeros(1, device=mesh.device_type)
     tried = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
-    told = []
-    hear = told.extend
+    heard = []
+    hear = heard.extend
     listen(hear)
     try:
         with torch.no_grad():
             torch._foreach_zero_([tried])
     finally:
         _listeners.remove(hear)
-    return any(tensor is tried for tensor in told)
+    return any(tensor is tried for tensor in heard)
 
 
 def listen(call):
