@@ -149,7 +149,7 @@ class Harness:
 
 
 def quantile(values, part):
-    """Of values in order."""
+    """The quantile of values in order."""
     place = part * (len(values) - 1)
     below = int(place)
     above = min(below + 1, len(values) - 1)
@@ -187,7 +187,7 @@ def busy_cores():
 
 
 def seconds_of_others():
-    """Of processes that do not descend from this one, and of other guests of the host."""
+    """Those that other processes, not our descendants, and other guests of the host have used."""
     usages = {}
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:

@@ -59,7 +59,7 @@ def train(options):
         loader = DataLoader(data, BATCH, sampler=sampler, generator=torch.Generator())
         for index, (inputs, wanted) in enumerate(loader):
             if index < step % per_epoch or step >= options.steps:
-                continue  # Of before the restore, or past the end.
+                continue  # It belongs to a step before the restore, or past the end.
             step += 1
             optimizer.zero_grad()
             torch.nn.functional.mse_loss(model(inputs), wanted).backward()

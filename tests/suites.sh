@@ -75,7 +75,7 @@ try_ctest_again() {  # try_ctest_again SUITE: takes from failures what passes no
     unsteady "$name"
   done < <(sed -n 's/.*<testcase name="\([^"]*\)".* status="run".*/\1/p' "$output" 2>/dev/null)
 }
-count_shortened() {  # What a test leaves out or shortens under a sanitizer, in its own words.
+count_shortened() {  # Counts tests that leave out or shorten something under a sanitizer.
   local line
   while read -r line; do
     summary="$summary$(printf '%-9s %s' "$1" "$line")"$'\n'

@@ -105,7 +105,7 @@ typedef struct ckpt_restored {
   char source_name[128]; /* "own memory", "node B"; cut where too long. */
   uint64_t newest_seen;  /* The newest step that training is known to have reached before: those
                           * after `step` are lost. CKPT_NO_STEP: not known. */
-  uint64_t bytes_from_storage; /* Of `bytes`; the rest came from memory. */
+  uint64_t bytes_from_storage; /* Part of `bytes`; the rest came from memory. */
 } ckpt_restored;
 
 /* Where a tensor lies in a larger one, of which other ranks have other parts: a box, whose own
@@ -142,7 +142,7 @@ typedef struct ckpt_stats_values {
   uint64_t newest_replicated;
   uint64_t newest_committed;
   uint64_t newest_durable;
-  uint64_t bytes_unchanged; /* Of bytes_captured: what a GPU did not copy (skip_unchanged). */
+  uint64_t bytes_unchanged; /* Part of bytes_captured: a GPU did not copy it (skip_unchanged). */
 } ckpt_stats_values;
 
 /* The version of the library, "0.1.0". */
@@ -208,7 +208,7 @@ CKPT_API int ckpt_restore_step(ckpt_handle* handle, uint64_t step, ckpt_restored
  * directories, without a daemon. Any number of ranks may have saved it: each tensor is put together
  * from their pieces. */
 CKPT_API int ckpt_restore_from(ckpt_handle* handle, const char* path, ckpt_restored* restored);
-/* What else a restore may say. The names are copied. */
+/* Further wishes for a restore. The names are copied. */
 typedef struct ckpt_restore_terms {
   size_t size;      /* sizeof(ckpt_restore_terms), set by the caller. */
   uint64_t step;    /* This step and no other; CKPT_NO_STEP: the newest. */

@@ -285,7 +285,7 @@ static void third_life(const ckpt_options* options) {
   CHECK(ckpt_restore(handle, NULL) == CKPT_INVALID_ARGUMENT);
   CHECK(strstr(ckpt_last_error(), "\"weights\" is F32 [3, 2] here and F32 [2, 3] there") != NULL);
   CHECK(weights[0] == 0);
-  /* What is stored may be good: it is not replaced before somebody says so. */
+  /* The stored step may be good: it is not replaced before somebody says so. */
   CHECK(ckpt_save(handle, 2, NULL, &outcome) == CKPT_INVALID_ARGUMENT);
   CHECK(outcome == CKPT_NO_OUTCOME);
   CHECK(strstr(ckpt_last_error(), "start_fresh") != NULL);
@@ -332,7 +332,7 @@ static void life_of_pieces(const char* directory, const ckpt_options* options) {
   CHECK(ckpt_add_piece(handle, "far", flat, CKPT_DTYPE_F32, flat_shape, 1, 0, &range) ==
         CKPT_INVALID_ARGUMENT);
   range.flat_begin = 3;
-  range.copy = range.copies = 2; /* Of two, counted from 0. */
+  range.copy = range.copies = 2; /* Two copies, counted from 0. */
   CHECK(ckpt_add_piece(handle, "copy", flat, CKPT_DTYPE_F32, flat_shape, 1, 0, &range) ==
         CKPT_INVALID_ARGUMENT);
   range.copy = 1;

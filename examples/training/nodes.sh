@@ -107,7 +107,7 @@ kill_and_wait() {  # kill_and_wait SIGNAL PID...: at most ten seconds
         grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$pid/status" && left="$left $pid"
       done
       if [ -z "$left" ]; then
-        for pid in "$@"; do wait "$pid"; done  # Of those that are ours it would tell later.
+        for pid in "$@"; do wait "$pid"; done  # The shell would report ours later.
         return 0
       fi
       sleep 0.05

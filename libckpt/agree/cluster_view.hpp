@@ -39,7 +39,7 @@ struct ClusterView {
   std::vector<format::NodeReport> reports;              // From live nodes, ours included.
   std::optional<std::vector<PublishedStep>> published;  // None: not read yet.
   std::size_t damaged_published = 0;                    // Damaged ones, left out above.
-  std::size_t misplaced_published = 0;                  // Of these, links and renamed ones.
+  std::size_t misplaced_published = 0;                  // Links and renamed ones among these.
   std::optional<Step> newest_damaged;                   // The newest damaged one, by its name.
   std::vector<UnreadableStep> unreadable_steps;         // Likewise; no place has them readable.
   LastLookState last_look = LastLookState::there;

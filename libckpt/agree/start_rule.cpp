@@ -146,7 +146,7 @@ StartDecision begin_restore(const ClusterView& view, const StartState& state, St
   decision.needs_published = !view.published;
   VoteRules rules{std::nullopt, state.history, state.restore_counts,
                   state.restores_without_progress_max};
-  const format::RankReport& wish = *ranks.front().report;  // Of all of them.
+  const format::RankReport& wish = *ranks.front().report;  // All of them wish the same.
   rules.wanted = wish.wanted;
   const std::string conflict = wishes_differ(ranks);
   if (!conflict.empty()) {
@@ -241,7 +241,7 @@ StartDecision continue_start(const ClusterView& view, const StartState& state,
   return decision;
 }
 
-struct Counts {          // Of ranks.
+struct Counts {          // Numbers of ranks.
   std::size_t open = 0;  // Have not begun.
   std::size_t fresh = 0, saves = 0, running = 0, in_current = 0;
 };

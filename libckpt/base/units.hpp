@@ -12,7 +12,7 @@ inline constexpr std::uint64_t GiB = 1024 * MiB;
 inline constexpr std::uint64_t TiB = 1024 * GiB;
 
 inline constexpr std::uint64_t page_bytes = 4 * KiB;
-inline constexpr std::uint64_t default_chunk_bytes = 4 * MiB;  // Of a Chunk: see docs/format.md.
+inline constexpr std::uint64_t default_chunk_bytes = 4 * MiB;  // A Chunk: see docs/format.md.
 
 constexpr std::uint64_t div_ceil(std::uint64_t value, std::uint64_t divisor) {
   return value / divisor + (value % divisor != 0 ? 1 : 0);

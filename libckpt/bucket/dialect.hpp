@@ -9,8 +9,8 @@
 namespace ckpt::bucket {
 
 struct Dialect {
-  std::string_view scheme;     // Of paths.
-  std::string_view algorithm;  // Of signatures. The next three are parts of what is signed.
+  std::string_view scheme;     // As paths have it.
+  std::string_view algorithm;  // For signatures. The next three are parts of what is signed.
   std::string_view key_prefix;
   std::string_view scope_end;
   std::string_view service;
@@ -19,8 +19,8 @@ struct Dialect {
   std::string_view token_header;
   std::string_view checksum_header;
   std::string_view tag_header;           // In answers: the tag that conditions name.
-  std::string_view if_unchanged_header;  // Of writes, and of reads of one version.
-  std::string_view if_absent_header;     // Of writes,
+  std::string_view if_unchanged_header;  // For writes, and for reads of one version.
+  std::string_view if_absent_header;     // For writes,
   std::string_view absent_tag;           // with this value.
   bool has_crc32 = false;                // Else the checksum is CRC-32C, with its name before it.
 };

@@ -10,7 +10,7 @@ namespace ckpt::cli {
 // Elements differ if their bytes do: so a NaN is the same as itself, and 0 is another than -0.
 struct ElementDifference {
   std::uint64_t different = 0;
-  std::uint64_t not_finite = 0;  // Of these, with an infinity or a NaN on some side.
+  std::uint64_t not_finite = 0;  // Those among them with an infinity or a NaN on some side.
   double largest = 0;            // Among the others; for complex numbers the distance.
 };
 

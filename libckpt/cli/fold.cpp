@@ -23,7 +23,7 @@ void add_folded(std::string& out, std::string_view line, std::size_t width) {
   }
   const std::string hanging(hanging_of(line, width), ' ');
   std::string current;
-  bool is_empty = true;  // Of words.
+  bool is_empty = true;  // It has no words.
   std::size_t at = 0;
   while (at < line.size()) {
     // A word, with the blanks in front of it.

@@ -29,7 +29,7 @@ struct Difference {
   std::optional<std::uint32_t> rank;  // For state that each rank has for itself.
   DifferenceKind kind = DifferenceKind::values;
   std::string one, other;      // The types or the shapes.
-  DType dtype = DType::u8;     // Of values.
+  DType dtype = DType::u8;     // The values' type.
   std::uint64_t elements = 0;  // Likewise.
   ElementDifference values;
 };

@@ -21,7 +21,7 @@ namespace ckpt::cli {
 // StepCandidate: what may be read as one step: a checkpoint, or all that two places have of it.
 struct StepCandidate {
   std::vector<storage::Site> places;  // Each is itself a step; never empty.
-  std::size_t rank = 0;               // Of its step among all that may be taken; 0: the best.
+  std::size_t rank = 0;               // Its step's among all that may be taken; 0: the best.
 };
 
 struct StoredStep {

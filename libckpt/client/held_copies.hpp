@@ -72,7 +72,7 @@ class HeldCopies {
     std::span<const std::byte> bytes;
     bool is_guarded = false;
     std::uint32_t copies = 0;
-    Digest identity;  // Of all its bytes.
+    Digest identity;  // That of all its bytes.
   };
   std::vector<Entry> entries_;
   std::vector<device::Stretch> stretches_;

@@ -102,7 +102,7 @@ struct LinkView {
   std::optional<std::string> status;  // The engine's newest answer.
 
   std::string waiting;  // The engine's reason for a wait.
-  std::string differ;   // Of copies, as the engine said last.
+  std::string differ;   // Copies that differ, as the engine said last.
   std::optional<Silence> silence;
   LinkCounters counters;  // Without the part that `degraded()` adds.
 };

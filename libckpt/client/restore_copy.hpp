@@ -20,10 +20,10 @@
 
 namespace ckpt::client {
 
-// RestoreTerms: what of a shard goes where.
+// RestoreTerms: which tensors of a shard go where.
 struct RestoreTerms {
   const ChooseTargets* choose = nullptr;  // Null: into the registered tensors.
-  SavedNames names;                       // Of those.
+  SavedNames names;                       // The names in the checkpoint and here.
   bool leaves_rest = false;               // As in RestoreRequest.
 };
 

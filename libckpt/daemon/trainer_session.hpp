@@ -66,7 +66,7 @@ class TrainerSession final : public node::SessionEvents {
 
   std::deque<os::LocalMessage> outgoing_;
   Signal outgoing_changed_;
-  std::vector<std::uint64_t> sent_generations_;  // Those of the Slots whose segments went out.
+  std::vector<std::uint64_t> sent_generations_;  // By Slot: the one whose segments were sent.
   bool is_closed_ = false;
   bool is_mute_ = false;  // The other side is gone, and is heard to the end.
 };

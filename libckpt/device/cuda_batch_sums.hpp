@@ -73,7 +73,7 @@ class CudaBatchSums {
     std::size_t entry_count = 0;
     std::size_t first_fragment = 0;
     std::size_t fragment_count = 0;
-    std::uint64_t first_part = 0;  // Of the Slot.
+    std::uint64_t first_part = 0;  // Counted in the Slot.
     std::size_t part_count = 0;
     // Each batch has sums of its own, also of a part that two share. The count lies behind them.
     std::size_t first_sum = 0;

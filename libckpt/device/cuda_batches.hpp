@@ -27,7 +27,7 @@ struct CudaCopy {
 struct CudaBatch {
   std::size_t first_copy = 0;
   std::size_t copy_count = 0;
-  std::size_t first_gathered = 0;  // Of `gathered`, which cuda_gather_plan.hpp fills.
+  std::size_t first_gathered = 0;  // A place in `gathered`, which cuda_gather_plan.hpp fills.
   std::size_t gathered_count = 0;
   std::uint64_t bytes = 0;
   std::size_t strips_end = 0;  // When this batch has arrived, so have all strips below this index.
@@ -41,7 +41,7 @@ struct CudaBatches {
 };
 
 struct BatchLimits {
-  std::uint64_t bytes = 32 * MiB;  // Of design.md's 16 to 64: 0.6 ms of a PCIe 5 link.
+  std::uint64_t bytes = 32 * MiB;  // It takes 0.6 ms of a PCIe 5 link.
   std::size_t copies = 1024;       // Each costs the driver about 2 microseconds.
   // Memory is registered with the driver in pieces of this size, counted from its first byte: one
   // larger call would hold the driver's lock for long. No copy may cross the border of two pieces.

@@ -55,7 +55,7 @@ class CudaMirrors {
   void close(bool has_context);
 
  private:
-  static constexpr std::size_t spares_max = 6;  // Of two plans, with a check each.
+  static constexpr std::size_t spares_max = 6;  // Two plans, with a check each.
 
   const CudaDriver& driver_;
   std::vector<std::unique_ptr<CudaMirror>> spares_;  // The largest first.

@@ -18,7 +18,7 @@ namespace ckpt::device {
 // words, at most `fingerprint_entry_bytes`; or a fragment: fewer bytes than a word, all in one.
 struct FingerprintEntry {
   std::uint64_t source = 0;       // An address on the GPU.
-  std::uint64_t slot_offset = 0;  // Of whole words, a multiple of 8.
+  std::uint64_t slot_offset = 0;  // Whole words: a multiple of 8.
   std::uint64_t bytes = 0;
 };
 static_assert(sizeof(FingerprintEntry) == 24);

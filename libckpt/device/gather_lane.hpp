@@ -17,7 +17,7 @@ namespace ckpt::device {
 // GatherEntry: one small tensor, as the table on the GPU has it.
 struct GatherEntry {
   std::uint64_t source = 0;       // An address on the GPU.
-  std::uint64_t slot_offset = 0;  // Of the Slot's first byte, which each launch gives.
+  std::uint64_t slot_offset = 0;  // From the Slot's first byte, which each launch gives.
   std::uint64_t bytes = 0;
 };
 static_assert(sizeof(GatherEntry) == 24);

@@ -132,14 +132,14 @@ struct NodeReport {
   std::uint64_t boot = 0;  // The daemon's; changes when its memory is lost.
   std::uint64_t sequence = 0;
   std::uint64_t incarnation = 0;
-  Digest members;  // Of (nodes, world size, replicas): all must agree.
+  Digest members;  // The digest of (nodes, world size, replicas): all must agree.
   std::uint32_t world_size = 0;
   bool has_trainer = false;       // A trainer of the job is attached.
   bool has_ended = false;         // It has heard that the job has ended, and freed its memory.
   std::vector<RankReport> ranks;  // Those of this node's trainers.
   std::vector<Holding> holdings;
   std::vector<StepId> durable;  // Published steps this node has seen on storage.
-  std::vector<Damage> damaged;  // Of those, what it could not use. Sorted.
+  std::vector<Damage> damaged;  // Those among them that it could not use. Sorted.
   std::vector<TimelineStart> history;
   std::vector<RestoreCount> restore_counts;
   std::optional<StepId> committed;  // Newest it knows of.

@@ -19,7 +19,7 @@ namespace ckpt::format {
 
 struct CopyNote {
   std::string name;  // The tensor's, or the blob's.
-  Digest identity;   // Of its name, its type and the elements that it has.
+  Digest identity;   // Made of its name, its type and the elements that it has.
   Crc32 crc = 0;
   bool operator==(const CopyNote&) const = default;
 };

@@ -36,7 +36,7 @@ struct Member {
   std::string file_name;  // "rank-00000.safetensors"; built from integers only.
   MemberKind kind = MemberKind::raw;
   Extent extent;                   // In the Slot. For blobs, `bytes` is the capacity.
-  std::uint64_t header_bytes = 0;  // Of safetensors: 8 + JSON + padding to 4 KiB.
+  std::uint64_t header_bytes = 0;  // The safetensors header: 8 + JSON + padding to 4 KiB.
   bool operator==(const Member&) const = default;
 };
 

@@ -33,7 +33,7 @@ struct Manifest {
   RunId run;
   StepId at;
   std::uint32_t world_size = 1;
-  Digest members;  // Of (nodes, world size, replicas), as in reports.
+  Digest members;  // The digest of (nodes, world size, replicas), as in reports.
   std::vector<std::string> nodes;
   Metrics metrics;                    // Those of rank 0; often none.
   std::vector<ManifestShard> shards;  // By rank, all of them.

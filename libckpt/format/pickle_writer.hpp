@@ -27,7 +27,7 @@ class PickleWriter {
 
   void op(char letter) { bytes_.push_back(letter); }
   void mark() { op('('); }
-  void tuple() { op('t'); }  // Of all items since the mark.
+  void tuple() { op('t'); }  // Takes all items since the mark.
   void little(std::uint64_t value, std::size_t bytes) {
     for (std::size_t index = 0; index < bytes; ++index)
       bytes_.push_back(static_cast<char>(value >> (8 * index)));

@@ -16,7 +16,7 @@ namespace ckpt::format {
 
 namespace {
 
-constexpr std::size_t depth_max = 64;  // Of containers in one another.
+constexpr std::size_t depth_max = 64;  // Containers in one another.
 
 constexpr std::string_view rebuild_parameter = "torch._utils._rebuild_parameter";
 constexpr std::string_view torch_size = "torch.Size";

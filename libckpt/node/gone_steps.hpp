@@ -48,7 +48,7 @@ class GoneSteps {
   const JobFacts& facts_;
   Listing begun_ = 0;
   Listing known_ = 0;                     // Older listings say nothing new.
-  std::optional<format::StepId> newest_;  // Of those that were there.
+  std::optional<format::StepId> newest_;  // The newest that was there.
   std::size_t older_ = 0;                 // How many others were.
   std::string text_;
   Time noticed_at_{};

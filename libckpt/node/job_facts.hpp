@@ -18,7 +18,7 @@ namespace ckpt::node {
 
 struct JobFacts {
   EngineContext& context;
-  const std::uint64_t boot;  // Of this job: a new one whenever it is opened.
+  const std::uint64_t boot;  // This job's: a new one whenever it is opened.
 
   // As its trainers attached.
   agree::JobShape shape;

@@ -89,7 +89,7 @@ class JobStorage {
   const FlushFailures& failures() const { return failures_; }  // To write or to publish.
   StoredReads& reads() { return reads_; }
   std::deque<StoredPlace>& places() { return places_; }
-  std::string gone() const;  // Of the first place: GoneSteps::text.
+  std::string gone() const;  // In the first place: GoneSteps::text.
   const storage::CopiesDiffer& copies_differ() const { return copies_differ_; }
   // Replaces the rank's damaged files in the first place. Errors: those of storage::rewrite_shard.
   Task<void> write_anew(storage::ShardToWrite source);

@@ -53,7 +53,7 @@ class LentStep : public std::enable_shared_from_this<LentStep> {
 
   // Lets go of Slots that training needs. True: of some.
   bool give_way();
-  void memory_freed();  // Of the job: lets go of all.
+  void memory_freed();  // The job's: lets go of all.
 
  private:
   using SharedLease = std::shared_ptr<const arena::Lease>;
@@ -66,7 +66,7 @@ class LentStep : public std::enable_shared_from_this<LentStep> {
   SlotTable& slots_;
   const std::shared_ptr<void> job_;
   const format::Start start_;
-  HeldShards shards_;                            // What no Lease has.
+  HeldShards shards_;                            // Serves what no Lease has.
   std::map<std::uint32_t, SharedLease> leases_;  // By rank. A read keeps its own hold of one.
   bool is_freed_ = false;
 };

@@ -32,7 +32,7 @@ class OwedCopies {
     Time since{};
     Time failed_at{};  // The last attempt, and why.
     std::string failure;
-    bool has_failed(Time now) const;  // Of late.
+    bool has_failed(Time now) const;  // Lately.
   };
 
   void owe(const Lane& lane, const Copy& copy, Time now);

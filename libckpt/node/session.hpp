@@ -36,7 +36,7 @@ struct Session {
   bool trained_before = false;  // It goes on as it was when the restore it asks for fails.
   std::optional<Step> wanted;
   SourceChoice source = SourceChoice::any;
-  std::uint64_t attempt = 0;         // Of `current_start`, while ready or failed.
+  std::uint64_t attempt = 0;         // The attempt of `current_start`, while ready or failed.
   std::uint64_t current_start = 0;   // The Start that ready, failed and running speak of.
   std::uint64_t finished_start = 0;  // The last Start that ended for this session.
   std::uint64_t timeline = 0;

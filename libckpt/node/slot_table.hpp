@@ -125,8 +125,8 @@ class SlotTable {
   std::vector<std::pair<format::ShardId, Digest>> quarantined_;
   std::vector<std::shared_ptr<arena::Slot>> old_;  // Outgrown, but not free yet.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::uint64_t bytes_ = 0;             // Of all Slots, and those that are being made.
-  std::uint64_t being_made_bytes_ = 0;  // Of those whose memory is asked for.
+  std::uint64_t bytes_ = 0;             // All Slots, and those that are being made.
+  std::uint64_t being_made_bytes_ = 0;  // Those whose memory is asked for.
   std::uint64_t own_made_ = 0;          // How many own Slots were made so far.
 };
 

@@ -58,7 +58,7 @@ class StepPace {
 
   std::array<std::deque<MeasuredStep>, 2> alone_;  // The second: during a capture.
   std::vector<double> ratios_;
-  double deviation_ = 0;         // Of single times alone, relative to their median.
+  double deviation_ = 0;         // That of single times alone, relative to their median.
   std::size_t alone_count_ = 0;  // That those of `ratios_` were compared with, at least.
   double bytes_per_second_sum_ = 0;
   bool is_first_ = true;

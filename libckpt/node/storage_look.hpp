@@ -32,10 +32,10 @@ struct StorageSeen {
   agree::History history;                       // As it is recorded there, and as the job knows it.
   std::vector<agree::PublishedStep> published;  // Those that were abandoned, too.
   std::size_t damaged = 0;
-  std::size_t misplaced = 0;                     // Of these.
+  std::size_t misplaced = 0;                     // Among these.
   std::optional<format::StepId> durable_before;  // The job's, when the look began.
 
-  std::string trouble() const;  // Of all places; empty: all were reached.
+  std::string trouble() const;  // In all places; empty: all were reached.
   std::optional<format::StepId> newest() const;
   void add(const storage::Catalog& catalog, Place& place);
 };

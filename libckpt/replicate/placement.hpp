@@ -23,7 +23,7 @@ using NodeIndex = std::size_t;  // Into the list of nodes.
 struct Placement {
   std::vector<std::vector<NodeIndex>> groups;   // Each node in at most one; members ascending.
   std::vector<std::vector<NodeIndex>> targets;  // By node: the nodes that get its copies.
-  std::uint32_t copies = 1;  // Of every shard, its own included: min(m, failure domains).
+  std::uint32_t copies = 1;  // For every shard, its own included: min(m, failure domains).
   std::string shortfall;     // For people: why there are fewer copies than wanted, or empty.
 };
 

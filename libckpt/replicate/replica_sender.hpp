@@ -30,7 +30,7 @@ Task<Delivery> send_shard(wire::Connection& connection, Clock& clock, SealedShar
 // Base: an earlier step of the same rank, which the peer has verified.
 struct Base {
   SealedShard source;  // Ours.
-  Digest digest;       // Of its record.
+  Digest digest;       // Its record's.
 };
 Task<Delivery> send_changes(wire::Connection& connection, Clock& clock, SealedShard source,
                             Base base, TransferOptions options);

@@ -33,7 +33,7 @@ std::vector<os::FileSpan> parts_of(const SealedShard& source, std::size_t chunk)
 struct CopyName {
   static constexpr std::size_t encoded_bytes = 8 + 8 + 4 + 16;
   format::ShardId shard;
-  Digest digest;  // Of its record.
+  Digest digest;  // Its record's.
 };
 std::vector<std::byte> encode(const CopyName& name);
 // Errors: corruption (another length).

@@ -82,7 +82,7 @@ std::optional<Pace> parse_pace(std::string_view text) {
   const char* const end = text.data() + text.size();
   std::uint64_t value = 0;
   const auto [rest, error] = std::from_chars(text.data(), end, value);
-  constexpr std::uint64_t most = 1'000'000'000;  // Of days: no sum of seconds overflows.
+  constexpr std::uint64_t most = 1'000'000'000;  // In days: no sum of seconds overflows.
   if (error != std::errc() || value == 0 || value > most) return {};
   const std::string_view unit(rest, static_cast<std::size_t>(end - rest));
   if (unit.empty()) {

@@ -20,7 +20,7 @@ namespace ckpt::storage {
 struct RepairOrder {
   std::uint64_t attempt = 0;           // Random: for the names of files that are written aside.
   std::function<bool()> is_cancelled;  // Asked between Chunks. Empty: never.
-  TransferHooks hooks;                 // Of what is read: threads for checksums, bandwidth.
+  TransferHooks hooks;                 // For reads: threads for checksums, bandwidth.
 };
 
 // StepIn: a checkpoint by its name in a site; "." is the site itself.

@@ -15,7 +15,7 @@ Task<std::optional<RetentionRule>> load_retention(Site site, format::RunId run) 
   auto words = format::parse_retention(
       std::string_view(reinterpret_cast<const char*>(bytes->data()), bytes->size()));
   if (!words) co_return fail(std::move(words).error().context("read " + os::display(path)));
-  if (words->run != run) co_return rule;  // Of a run that was here before.
+  if (words->run != run) co_return rule;  // A run that was here before wrote it.
   rule.emplace();
   rule->max_ckpt_num = words->max_ckpt_num;
   rule->keep_every = words->keep_every;

@@ -50,7 +50,7 @@ struct Candidates {
   // Checkpoints that would have come before the first one, with reasons: "step-9: chunk 3 ...".
   std::vector<std::string> passed_over;
   // Directories of the first one's run, in each place, that are damaged: they lack files, or have
-  // others than their manifests say. What is left may do for what their copies lack.
+  // others than their manifests say. The rest may do for what their copies lack.
   std::vector<std::string> damaged;
 };
 

@@ -138,7 +138,7 @@ struct HeldStep {
   std::vector<Digest> digests;  // By rank: those that saved it.
   Digest members;               // This and the next are for a manifest.
   std::vector<std::string> nodes;
-  std::string directory;  // Of the job; empty: memory only.
+  std::string directory;  // The job's; empty: memory only.
   std::string timelines;  // The history, as timelines.json has it.
   friend auto fields(format::Is<HeldStep> auto& it) {
     return format::field_list(it.result, it.run, it.at, it.digests, it.members, it.nodes,

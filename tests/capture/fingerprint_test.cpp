@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t chunk_bytes = 128 * KiB;
 
-// What the kernel would make of the plan for the one Chunk in which all of it lies.
+// The kernel's result for the plan, for the one Chunk in which all of it lies.
 FingerprintSum sum_of(const FingerprintPlan& plan) {
   FingerprintSums sums;
   for (const device::FingerprintEntry& entry : plan.entries)

@@ -35,7 +35,7 @@ SCENARIOS = {"labels": crash_labels, "random": crash_random, "zombies": crash_zo
              "leaks": crash_leaks, "daemons": crash_daemons, "strangers": crash_strangers,
              "gpu": crash_gpu, "power": crash_power, "sharing": crash_sharing,
              "confined": crash_confined}
-SKIPPED = 77  # What ctest takes for "skipped".
+SKIPPED = 77  # ctest takes it for "skipped".
 SLOW_SECONDS = 30  # Said, not failed: the machine may be busy.
 
 

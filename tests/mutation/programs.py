@@ -175,7 +175,7 @@ class MutatedPrograms:
 
 @dataclasses.dataclass
 class Limits:
-    """What a program may take before it counts as one that hangs."""
+    """The time that a program may take before it counts as one that hangs."""
 
     whole_s: float
     silent_s: float  # Between two things that it prints.

@@ -12,7 +12,7 @@ namespace ckpt::test {
 
 class CapturedLog {
  public:
-  // Of lines below `least` nothing is made.
+  // Lines below `least` are not even made.
   explicit CapturedLog(LogLevel least = LogLevel::info) {
     CKPT_ASSERT(!is_alive);
     is_alive = true;

@@ -373,7 +373,7 @@ Status MemoryDisk::sync_directory(const std::string& path) {
 
 void MemoryDisk::set_torn_bytes(std::uint64_t bytes) {
   CKPT_ASSERT(bytes > 0);
-  CKPT_ASSERT(operations_ == 0);  // What is dirty is counted in them.
+  CKPT_ASSERT(operations_ == 0);  // They count what is dirty.
   torn_bytes_ = bytes;
 }
 

@@ -110,8 +110,8 @@ def documents(tree):
 
 
 def names(tree):
-    """What the map of the code and the modules' READMEs name is in the code: `Class::function` in
-    one file, a function or a type anywhere."""
+    """The names in the map of the code and in the modules' READMEs are in the code:
+    `Class::function` in one file, a function or a type anywhere."""
     words_of = {path: set(re.findall(r"\w+", tree.text(path)))
                 for path in tree.files(".hpp", ".cpp", ".h", ".py")}
     known = set().union(*words_of.values())

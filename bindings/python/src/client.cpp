@@ -280,7 +280,7 @@ void Client::wait(std::uint64_t step, const std::string& level, double seconds) 
 
 nb::dict Client::restore_chosen(RestoreRequest request, const nb::callable& choose,
                                 std::uint32_t rank) {
-  nb::object raised;  // What `choose` raised is raised again, as it was.
+  nb::object raised;  // An exception of `choose`, to be raised again as it was.
   const ChooseTargets ask =
       [&](Step at, std::span<const StoredTensor> stored) -> Result<std::vector<NamedTensor>> {
     const nb::gil_scoped_acquire acquire;

@@ -41,7 +41,7 @@ class Tree {
     nanobind::object leaf;               // The newest value of a leaf.
     std::size_t offset = 0, length = 0;  // A leaf's, in the text.
     std::vector<nanobind::object> keys;  // A dictionary's.
-    std::size_t count = 0;               // Of parts.
+    std::size_t count = 0;               // The number of parts.
   };
   using Change = std::pair<std::size_t, nanobind::object>;  // A node, and the leaf that it is now.
   struct Found {

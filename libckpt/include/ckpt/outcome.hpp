@@ -33,7 +33,7 @@ struct Restored {
   // The rank whose blobs `rank` has now: another one's, where `rank` did not exist then.
   std::uint32_t blobs_of(std::uint32_t rank) const { return rank % saved_by; }
   std::uint64_t bytes = 0;
-  std::uint64_t bytes_from_storage = 0;  // Of these; the rest came from memory.
+  std::uint64_t bytes_from_storage = 0;  // Part of these; the rest came from memory.
   std::chrono::nanoseconds took{0};
   std::string reason;  // Why this step, and not a newer one; for people.
   // The newest step that training is known to have reached before this restore, at least `step`:

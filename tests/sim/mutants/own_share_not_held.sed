@@ -1,2 +1,2 @@
-# Of a step that is put together for the ranks that captured it, lost copies are not made again.
+# Lost copies of a step that is put together for the ranks that captured it are not made again.
 s/co_await hold_own_shard\(rank_number, id, start\);//

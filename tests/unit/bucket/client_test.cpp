@@ -170,14 +170,14 @@ TEST_CASE_METHOD(BucketFixture, "client: after an interruption nothing is tried 
   REQUIRE_FALSE(read.has_value());
   CHECK(read.error().code() == Errc::cancelled);
   CHECK(server.log.size() == 2);
-  // What tidies up afterwards is tried once.
+  // A request that tidies up afterwards is tried once.
   server.before = nullptr;
   CHECK(run(files_of_tool.status("s3://bucket/a")).error().code() == Errc::not_found);
 }
 
 namespace {
 
-std::vector<std::string> said;  // What the log said: a sink is a plain function.
+std::vector<std::string> said;  // The lines of the log: a sink is a plain function.
 void note_line(LogLevel level, std::string_view line) {
   if (level == LogLevel::warning) said.emplace_back(line);
 }

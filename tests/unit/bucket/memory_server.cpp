@@ -23,7 +23,7 @@ std::string body_of(const bucket::Request& request) {
   return body;
 }
 
-// Of four bytes.
+// Four bytes.
 std::string base64_of(const std::string& bytes) {
   constexpr std::string_view digits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

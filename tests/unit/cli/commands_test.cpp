@@ -1011,7 +1011,7 @@ TEST_CASE("cli: doctor and status say where a confined daemon changes files", "[
       place.ckpt("doctor" + here, "LIBCKPT_CONFINE_TO='" + dir + "," + dir + "/gone'").json();
   CHECK(grade(missing, "landlock") == "trouble");
   CHECK(Says(text(missing))(dir + "/gone is no directory"));
-  // What counts is the place that a link leads to.
+  // The place that a link leads to counts.
   std::filesystem::create_directory_symlink(place.directory.path(), dir + "/out");
   for (const std::string& other : {place.directory.file("other"), dir + "/out/other", dir + "2"}) {
     const auto outside =

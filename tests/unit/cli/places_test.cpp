@@ -226,7 +226,7 @@ TEST_CASE("cli places: copies that are damaged in different chunks give one good
   CHECK(verify(order.to + "/step-000000002", false)->json["good"] == true);
   CHECK(exported(order.to, "of the copy"));
   CHECK(content("of the copy") == content("whole"));
-  // What is good nowhere makes it an older step, and that is said.
+  // Bytes that are good nowhere make it an older step, and that is said.
   for (const std::string& path : {first, second})
     run.damage(path + "/rank-00001.safetensors", 4096 + 100);
   const auto older = exported(run.both, "older");

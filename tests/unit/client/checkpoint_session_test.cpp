@@ -891,7 +891,7 @@ TEST_CASE("checkpoint session: with a time interval the coordinator's next step 
   REQUIRE(outcome(21) == SaveOutcome::started);  // Learned of it too late: as soon as possible.
   // The coordinator knows how far we are.
   REQUIRE_FALSE(trainer.node->skipped.empty());
-  REQUIRE(trainer.node->skipped.front() == Step{2});  // Of step 1 its capture has told.
+  REQUIRE(trainer.node->skipped.front() == Step{2});  // Step 1 was reported by its capture.
   REQUIRE(trainer.session.stats().skipped_by_agreement == 0);
 
   REQUIRE(trainer.session.restore({.step = Step{7}}));

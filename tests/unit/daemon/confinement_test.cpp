@@ -37,7 +37,7 @@ bool is_left_out() {
 
 std::string logged;  // All lines of a child, one after the other.
 
-// What its child logs while it confines itself, and the error.
+// The log of a child that confines itself, and the error.
 struct Confined {
   Confined() {
     for (const char* name : {"run", "ckpt", "elsewhere"})

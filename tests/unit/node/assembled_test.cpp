@@ -87,7 +87,7 @@ TEST_CASE("assembled: from a Slot and a file that are damaged in different chunk
   check(trainer, are_apart);
   if (!are_apart) return;
   CHECK(trainer.offers_refused == 1);
-  // What was damaged on storage is made good from what was put together.
+  // The damage on storage is made good from what was put together.
   CHECK(trainer.pass_until(
       [&] { return disk.content(std::string("/scratch/job") + member) != rotten; }));
 }

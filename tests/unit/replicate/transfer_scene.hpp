@@ -149,7 +149,7 @@ struct TransferScene {
     if (*sent == replicate::Delivery::declined) return fail(Errc::not_found, "declined");
     return {};
   }
-  // What has changed since `base`, which is ours; Chunks that were sent and named are counted.
+  // Sends what has changed since `base`, which is ours; counts the Chunks that were sent and named.
   Status send_changes(const Shard& shard, const Shard& base) {
     replicate::TransferOptions sending = options();
     sending.on_chunk = [this](std::size_t) { ++chunks_sent; };

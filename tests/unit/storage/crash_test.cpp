@@ -124,7 +124,7 @@ TEST_CASE("crash: steps that retention keeps are whole, and those it deletes gon
         for (const std::uint64_t step : {1, 2, 3}) scene.must_save(step_id(step));
       },
       [](StorageFixture& scene) {
-        const auto deleted = scene.retain(1);  // What it could not read stays until the next time.
+        const auto deleted = scene.retain(1);  // Unread ones stay until the next time.
         return deleted && deleted->size() == 2;
       },
       [](StorageFixture& scene, bool succeeded) {

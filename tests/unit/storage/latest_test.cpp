@@ -68,7 +68,7 @@ TEST_CASE_METHOD(LatestFixture, "latest: it does not go back beside a newer step
     });
     CHECK_FALSE(mend());
     CHECK(disk.content(latest_path) == "step-000000020\n");
-    // What lags goes on to what can be read.
+    // A link that lags goes on to what can be read.
     disk.put(latest_path, "step-000000010\n");
     CHECK(mend());
     CHECK(disk.content(latest_path) == "step-000000015\n");

@@ -24,7 +24,7 @@ std::string name_of_other_rank(std::string name) {
   return name;
 }
 
-// What the disk has in place of `length` bytes of `content` at `offset`.
+// The disk's bytes in place of `length` bytes of `content` at `offset`.
 std::string told(Lie lie, const std::string& content, const std::string& other, std::size_t offset,
                  std::size_t length) {
   std::string found = content;

@@ -24,7 +24,7 @@ class PlaceScene : public StorageFixture {
     REQUIRE(run(storage::store_timelines(site, timelines, ++attempts)));
   }
   storage::Site at(const std::string& path) { return {files, clock, path}; }
-  // What is wrong beside the checkpoints, in one line each.
+  // Problems beside the checkpoints, in one line each.
   std::vector<std::string> problems() {
     std::vector<std::string> found;
     const auto catalog = run(storage::check_run(site));

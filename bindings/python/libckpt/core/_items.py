@@ -16,7 +16,7 @@ from libckpt.core import _item_kinds, _kinds, _tensors, _trees
 from libckpt.core._item_kinds import has_state, has_tensor
 from libckpt.errors import InvalidArgument, Unsupported
 
-PLAIN = frozenset((type(None), bool, str, int))  # What JSON holds as it is.
+PLAIN = frozenset((type(None), bool, str, int))  # JSON holds these as they are.
 LARGE = 1 << 2000  # Python refuses to read, or to write, decimals of many more digits.
 _PART = "part"  # In the place of the order of a tensor's dimensions: it is part of a larger one.
 DEPTH_MAX = 100  # A third of the frames that Python allows when all of it is put together again.

@@ -14,7 +14,7 @@ class KeptMemory:
             found = {storage.data_ptr() for storage in self._storages}
             for entries in self._members.values():
                 found.update(view.address for view in entries.values())
-            self._addresses = found - {0}  # Of those without a byte.
+            self._addresses = found - {0}  # 0: tensors without a byte.
         return address is None or address in self._addresses
 
 

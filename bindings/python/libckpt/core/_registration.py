@@ -30,7 +30,7 @@ class Registration:
         self._gpus = (None, [])  # Some views, and the GPUs that these and the members lie on.
         self._registered = None  # As the library has it.
         self._places = {}  # By name, where arrays lie in larger tensors.
-        self._expected = set()  # Of these, the names of those that the next save is to have.
+        self._expected = set()  # The names among these that the next save is to have.
         self._constants = set()  # Names of those that nobody writes while they are held.
         self._made_from = ({}, {}, 0)  # The views, guarded ranges, and number of written names.
         self._structure = _structure.Structure(self.client)

@@ -27,7 +27,7 @@ class Restored:
     # None: not known.
     newest_seen: int | None
     bytes: int
-    bytes_from_storage: int  # Of these; the rest came from memory.
+    bytes_from_storage: int  # Part of these; the rest came from memory.
     seconds: float
     world_size: int  # The number of ranks that saved it.
     items_of: int  # The rank whose items these are: rank % world_size.
@@ -57,7 +57,7 @@ class Wish:
     renamed: dict | None = None
     shapes_only: bool = False
     source: str | None = None
-    is_beginning: bool = False  # Of other training, which wants no more of the checkpoint.
+    is_beginning: bool = False  # Other training begins with it, and wants no more of it.
 
     def __post_init__(self):
         if self.shapes_only and (self.into or self.arrays):

@@ -20,7 +20,7 @@ class TensorShape:
     """Stands for a tensor of a step, or asks for a new one. `dtype` as in messages and in
     `ckpt inspect`: "BF16"."""
 
-    shape: tuple[int, ...]  # Of all of it, where ranks saved parts.
+    shape: tuple[int, ...]  # The whole tensor's, where ranks saved parts.
     dtype: str
 
 

@@ -14,7 +14,7 @@ from libckpt.megatron._memory import Memory
 
 logger = logging.getLogger("libckpt")
 
-FORMATS = ("torch", "torch_dist")  # Of folders, by Megatron's names.
+FORMATS = ("torch", "torch_dist")  # Formats of folders, by Megatron's names.
 
 
 class EasyCkpt:
@@ -192,7 +192,7 @@ class EasyCkpt:
 
 
 def _count(name, given):
-    """Of iterations or folders; 0: none, or all."""
+    """The number of iterations or folders; 0: none, or all."""
     count = _settings.count(name, given or 0)
     if not hasattr(count, "__index__") or operator.index(count) < 0:
         raise errors.InvalidArgument(f"option {name}: {given!r} was given: give a number from 0")

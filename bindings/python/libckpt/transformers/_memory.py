@@ -21,7 +21,7 @@ logger = logging.getLogger("libckpt")
 
 BLOB_CAPACITY = 32 << 20  # The history of logged values is in it.
 LEAVE_DEADLINE = 10.0  # At the end of the program, for the other ranks.
-_over = weakref.WeakSet()  # Of trainings that ended well, and have their last step in a folder.
+_over = weakref.WeakSet()  # Their trainings ended well, and have their last step in a folder.
 TOTALS = {  # By name among the items, the Trainer's field.
     "total_loss": "_total_loss_scalar",
     "last_logged": "_globalstep_last_logged",

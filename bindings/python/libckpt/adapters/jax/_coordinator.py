@@ -40,7 +40,7 @@ class Group:
     def __init__(self, state):
         self.store = Store(state.client)
         address = getattr(state, "coordinator_address", None) or ""
-        self.host = address.rpartition(":")[0].strip("[]") or None  # Of process 0.
+        self.host = address.rpartition(":")[0].strip("[]") or None  # Process 0's.
 
 
 class Store:

@@ -19,7 +19,7 @@ logger = logging.getLogger("libckpt")
 CLASS = "DTensor"
 
 PLACES_MAX = 10_000
-_places = {}  # Of parts, as _place_of() says: each save asks for all of them again.
+_places = {}  # Places of parts, as _place_of() says: each save asks for all of them again.
 
 
 def is_distributed(value):
@@ -76,7 +76,7 @@ def _place_of(name, shape, own_shape, sizes, coordinate, placements):
     for place, size, placement in zip(coordinate, sizes, placements, strict=True):
         if placement.is_replicate():
             copy, copies = copy * size + place, copies * size
-    # Of no element no place is outside.
+    # A part without elements is nowhere outside.
     offset = tuple(begin for begin, _ in box) if math.prod(local_shape) else (0,) * len(shape)
     return shape, offset, None, None, copy, copies
 
