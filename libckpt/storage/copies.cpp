@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/assert.hpp"
-#include "format/layout_codec.hpp"
+#include "format/field_codec.hpp"
 #include "os/path.hpp"
 #include "storage/attempt.hpp"
 #include "storage/chunk_map.hpp"
@@ -56,11 +56,7 @@ void keep_smallest(std::vector<DeclaredCopy>& copies) {
 
 std::vector<std::byte> encode(const std::vector<CopyNote>& notes) {
   Writer body;
-  body.list(notes, [&](const CopyNote& note) {
-    body.string(note.name);
-    body.digest(note.identity);
-    body.u32(note.crc);
-  });
+  format::PlainWriter(body).put(notes);
   const std::vector<std::byte> bytes = body.take();
   Writer whole;
   whole.digest(digest_of(bytes));
@@ -73,14 +69,8 @@ Result<std::vector<CopyNote>> decode_notes(std::span<const std::byte> bytes,
   if (bytes.size() < digest_bytes || digest_of(bytes.subspan(digest_bytes)) != expected)
     return fail(Errc::corruption, "note of copies: it does not match its digest");
   Reader reader(bytes.subspan(digest_bytes), "note of copies");
-  constexpr std::size_t entry_bytes_min = 4 + digest_bytes + sizeof(Crc32);
-  auto notes = reader.list<CopyNote>(entry_bytes_min, [&] {
-    CopyNote note;
-    note.name = reader.string(format::name_bytes_max);
-    note.identity = reader.digest();
-    note.crc = reader.u32();
-    return note;
-  });
+  std::vector<CopyNote> notes;
+  format::PlainReader(reader).take(notes);
   CKPT_CHECK(reader.finish());
   return notes;
 }
