@@ -146,7 +146,7 @@ StartDecision begin_restore(const ClusterView& view, const StartState& state, St
   decision.needs_published = !view.published;
   VoteRules rules{std::nullopt, state.history, state.restore_counts,
                   state.restores_without_progress_max};
-  const format::RankReport& wish = *ranks.front().report;  // All of them wish the same.
+  const format::RankReport& wish = *ranks.front().report;  // The others must wish the same.
   rules.wanted = wish.wanted;
   const std::string conflict = wishes_differ(ranks);
   if (!conflict.empty()) {
