@@ -37,8 +37,8 @@ Task<void> CoverageCheck::check(format::StepId at) {
   checked_ = at;
   if (missing_.tensors > 0) {
     log_warning(
-        "job={} step={} is stored without {}, which no rank has saved{}: who reads this tensor "
-        "whole will fail",
+        "job={} step={} is stored without {}, which no rank has saved{}: a reader of the whole "
+        "tensor will fail",
         facts_.shape.job, number(at.step), missing_.what,
         missing_.tensors == 1 ? "" : fmt::format(", and parts of {} more", missing_.tensors - 1));
   }

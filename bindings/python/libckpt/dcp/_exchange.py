@@ -46,13 +46,13 @@ class _Message:
 
     def __init__(self, part, source, target, rank):
         self._part, self._is_sent, self._source = part, rank == source, source
-        device = _group._device()
+        device = _group.message_device()
         self._room = torch.empty(part.numel() + _group.DIGEST_BYTES, dtype=torch.uint8,
                                  device=device)  # fmt: skip
         content = self._room[: part.numel()]
         if self._is_sent:
             content.copy_(part)
-            self._room[part.numel() :] = _group._digest_bytes(content)
+            self._room[part.numel() :] = _group.digest_bytes(content)
         function, peer = distributed.irecv, source
         if self._is_sent:
             function, peer = distributed.isend, target
@@ -64,7 +64,7 @@ class _Message:
             return True
         content = self._room[: self._part.numel()]
         self._part.copy_(content)
-        return torch.equal(self._room[self._part.numel() :], _group._digest_bytes(content))
+        return torch.equal(self._room[self._part.numel() :], _group.digest_bytes(content))
 
 
 def _finish(messages):

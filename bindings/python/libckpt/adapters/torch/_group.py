@@ -42,17 +42,17 @@ class Group:
         """
         damaged = 0
         size = min(sum(part.numel() for part in parts), BUCKET)
-        room = torch.empty(size + DIGEST_BYTES, dtype=torch.uint8, device=_device())
+        room = torch.empty(size + DIGEST_BYTES, dtype=torch.uint8, device=message_device())
         for pieces in buckets(parts, BUCKET):
             used = sum(piece.numel() for piece in pieces)
             message, content = room[: used + DIGEST_BYTES], room[:used]
             if source == rank:
                 torch.cat([piece.to(room.device) for piece in pieces], out=content)
-                message[used:] = _digest_bytes(content)
+                message[used:] = digest_bytes(content)
             distributed.broadcast(message, source)
             if source == rank:
                 continue
-            damaged += not torch.equal(message[used:], _digest_bytes(content))
+            damaged += not torch.equal(message[used:], digest_bytes(content))
             lengths = [piece.numel() for piece in pieces]
             for piece, received in zip(pieces, content.split(lengths), strict=True):
                 piece.copy_(received)
@@ -62,12 +62,12 @@ class Group:
             )
 
 
-def _digest_bytes(content):
+def digest_bytes(content):
     return _digest.of_bytes(content).reshape(1).view(torch.uint8)
 
 
-def _device():
-    """Where the default group takes tensors from: the host if it can."""
+def message_device():
+    """The device from which the default group sends: the host if it can."""
     types = {device.type for device in distributed.group.WORLD._device_types}
     if "cpu" in types or not types:
         return torch.device("cpu")

@@ -68,7 +68,7 @@ def _writing_operators():
 class _Handler:
     def __init__(self, handlers, operator):
         self._handlers = handlers
-        self._written = [
+        self._written_arguments = [
             place for place, argument in enumerate(operator._schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]  # fmt: skip
@@ -76,7 +76,7 @@ class _Handler:
     def __call__(self, operator, arguments, options):
         tensors = [
             tensor
-            for place in self._written if place < len(arguments)
+            for place in self._written_arguments if place < len(arguments)
             for tensor in arguments[place] if _distributed.is_distributed(tensor)
         ]  # fmt: skip
         for listener in list(_listeners):
