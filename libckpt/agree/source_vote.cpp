@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "base/assert.hpp"
 
 namespace ckpt::agree {

@@ -1,6 +1,5 @@
 #include "bucket/http_time.hpp"
 
-#include <cstdio>
 #include <ctime>
 #include <string>
 

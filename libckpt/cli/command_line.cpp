@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <ckpt/version.hpp>
 #include <cstdio>
-#include <functional>
 #include <span>
 
 #include "base/log.hpp"

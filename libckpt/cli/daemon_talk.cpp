@@ -7,8 +7,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/signal.hpp"
 #include "base/spawn.hpp"
 #include "daemon/ready_file.hpp"

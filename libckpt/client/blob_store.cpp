@@ -6,7 +6,6 @@
 #include <cstring>
 #include <utility>
 
-#include "base/units.hpp"
 #include "format/json.hpp"
 
 namespace ckpt::client {

@@ -1,7 +1,6 @@
 // Checks each value, alone and together with the others. docs/limits.md lists the limits.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <set>
 #include <string_view>
 

@@ -5,7 +5,6 @@
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
-#include "base/units.hpp"
 #include "os/thread_settings.hpp"
 
 namespace ckpt::device {

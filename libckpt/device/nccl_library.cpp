@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <utility>
 #include <vector>
 
 #include "os/dynamic_library.hpp"

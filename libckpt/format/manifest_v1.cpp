@@ -3,10 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-
-#include "base/assert.hpp"
 #include "format/sealed_json.hpp"
 
 namespace ckpt::format {

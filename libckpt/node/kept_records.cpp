@@ -1,7 +1,5 @@
 #include "node/kept_records.hpp"
 
-#include <utility>
-
 #include "base/assert.hpp"
 
 namespace ckpt::node {

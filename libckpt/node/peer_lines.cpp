@@ -1,7 +1,5 @@
 #include "node/peer_lines.hpp"
 
-#include <algorithm>
-
 #include "base/assert.hpp"
 #include "base/log.hpp"
 #include "base/spawn.hpp"

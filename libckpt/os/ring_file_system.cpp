@@ -1,7 +1,5 @@
 #include "os/ring_file_system.hpp"
 
-#include <cerrno>
-
 #include "base/log.hpp"
 #include "os/path.hpp"
 #include "os/pool_file_system.hpp"

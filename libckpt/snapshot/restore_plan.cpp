@@ -6,7 +6,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/units.hpp"
 #include "format/piece.hpp"
 #include "snapshot/restorer.hpp"
 

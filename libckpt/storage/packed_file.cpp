@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 #include <map>
-#include <numeric>
 
 #include "base/assert.hpp"
 #include "base/units.hpp"

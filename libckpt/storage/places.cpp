@@ -4,8 +4,6 @@
 
 #include <charconv>
 
-#include "os/path.hpp"
-
 namespace ckpt::storage {
 
 namespace {

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <concepts>
-
 namespace ckpt::wire {
 
 namespace {
