@@ -306,6 +306,7 @@ std::string Coordinator::thin_base(const ClusterView& view, std::size_t wanted) 
 }
 
 void Coordinator::step_down() {
+  check_invariants();
   // The sequence goes on: nodes take a lower one of this boot for an old decree.
   const std::uint64_t sequence = decree_.sequence;
   decree_ = format::Decree{};

@@ -5,6 +5,7 @@
 
 #include "agree/coordinator.hpp"
 #include "base/assert.hpp"
+#include "base/change_checked.hpp"
 #include "base/log.hpp"
 
 namespace ckpt::agree {
@@ -181,6 +182,7 @@ const UnrecordedStart* Coordinator::unrecorded() const {
 }
 
 void Coordinator::claimed(std::uint64_t start_id, std::uint64_t timeline) {
+  check_invariants();
   if (unrecorded() == nullptr || unrecorded_->start_id != start_id) return;
   for (format::TimelineStart& begun : decree_.history) {
     if (begun.timeline == decree_.start->timeline) begun.timeline = timeline;
@@ -192,10 +194,13 @@ void Coordinator::claimed(std::uint64_t start_id, std::uint64_t timeline) {
 }
 
 void Coordinator::sent(std::uint64_t start_id) {
-  if (unrecorded_ && unrecorded_->start_id == start_id) unrecorded_.reset();
+  change_checked(*this, [&] {
+    if (unrecorded_ && unrecorded_->start_id == start_id) unrecorded_.reset();
+  });
 }
 
 void Coordinator::refuse(std::uint64_t start_id, const Error& error) {
+  check_invariants();
   if (unrecorded() == nullptr || unrecorded_->start_id != start_id) return;
   format::Start start = *decree_.start;
   start.outcome = format::StartOutcome::failed(error.code());

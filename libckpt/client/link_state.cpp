@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <type_traits>
 #include <utility>
 
 #include "arena/arena_limits.hpp"
 #include "base/assert.hpp"
+#include "base/change_checked.hpp"
 #include "base/log.hpp"
 #include "base/overloaded.hpp"
 #include "client/restore_teller.hpp"
@@ -16,17 +16,8 @@ namespace ckpt::client {
 
 template <class Change>
 auto LinkState::change(Change change) {
-  return view_.change([&](LinkView& view) {
-    view.check_invariants();
-    if constexpr (std::is_void_v<decltype(change(view))>) {
-      change(view);
-      view.check_invariants();
-    } else {
-      auto result = change(view);
-      view.check_invariants();
-      return result;
-    }
-  });
+  return view_.change(
+      [&](LinkView& view) { return change_checked(view, [&] { return change(view); }); });
 }
 
 Unexpected LinkState::end_of(const LinkView& view) const {

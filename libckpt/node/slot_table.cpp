@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/assert.hpp"
+#include "base/change_checked.hpp"
 #include "base/log.hpp"
 #include "base/spawn.hpp"
 #include "base/units.hpp"
@@ -178,6 +179,7 @@ void SlotTable::discard_all(OwnSlots& own_slots) {
 void SlotTable::let_go_own(std::uint32_t rank) {
   const auto own = own_.find(rank);
   if (own == own_.end() || own->second.is_allocating) return;
+  check_invariants();
   discard_all(own->second);
   own_.erase(own);
   check_invariants();
@@ -215,14 +217,16 @@ void SlotTable::let_go_free(std::vector<std::shared_ptr<Slot>>& slots) {
 Result<std::shared_ptr<Slot>> SlotTable::take_replica(const format::ShardRecord& record,
                                                       std::function<void()> made) {
   own_healed_.erase(record.id.rank);
-  return take(record, arena::replica_slots_per_rank, std::move(made));
+  return change_checked(
+      *this, [&] { return take(record, arena::replica_slots_per_rank, std::move(made)); });
 }
 
 Result<std::shared_ptr<Slot>> SlotTable::take_for_healing(const format::ShardRecord& record,
                                                           std::function<void()> made) {
   const bool is_own = own_.contains(record.id.rank);
   if (is_own) own_healed_.insert(record.id.rank);
-  return take(record, is_own ? 1 : arena::replica_slots_per_rank, std::move(made));
+  const std::uint32_t count = is_own ? 1 : arena::replica_slots_per_rank;
+  return change_checked(*this, [&] { return take(record, count, std::move(made)); });
 }
 
 Result<std::shared_ptr<Slot>> SlotTable::take(const format::ShardRecord& record,
@@ -341,6 +345,7 @@ bool SlotTable::retire_if(const std::function<bool(const format::ShardId& id)>& 
 }
 
 void SlotTable::quarantine(const format::ShardId& id, const Digest& digest) {
+  check_invariants();
   const std::shared_ptr<Slot> slot = find(id, digest);
   if (!slot) return;
   log_warning("job={} step={} rank={} a copy in memory failed verification and is not used again",
