@@ -1,2 +1,2 @@
 # By time, a coordinator that knows of no Start orders nothing.
-s/^  if \(!pace_\) \{/  if (!pace_) return std::nullopt;\n  if (!pace_) {/
+s/^  if \(!fastest_\) \{/  if (!fastest_) return std::nullopt;\n  if (!fastest_) {/
