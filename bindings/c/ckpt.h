@@ -214,7 +214,7 @@ typedef struct ckpt_restore_terms {
   uint64_t step;    /* This step and no other; CKPT_NO_STEP: the newest. */
   const char* from; /* As in ckpt_restore_from; `step` is CKPT_NO_STEP then. NULL: the job's own. */
   /* Names in the checkpoint, or their beginning up to a dot or a slash, and what is registered here
-   * instead: "encoder" is "backbone". Of several rules the longest counts. */
+   * instead: "encoder" is "backbone". The longest of several rules counts. */
   const char* const* names_there;
   const char* const* names_here;
   size_t renamed;      /* How many names each of the two has; both may be NULL where it is 0. */

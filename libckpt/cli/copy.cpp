@@ -154,8 +154,8 @@ Status check_places(const CopyOptions& given, const std::string& run) {
               fmt::format("copy {} to {}: it lies there already", given.from, given.to));
 }
 
-// A run in a run, or in a checkpoint, is hidden from every command that takes the outer one. Of two
-// places, both count.
+// A run in a run, or in a checkpoint, is hidden from every command that takes the outer one. If
+// there are two places, both count.
 Status check_not_inside(Workplace& workplace, const StoredStep& step, const CopyOptions& given) {
   const auto refuse = [&](const char* where) {
     return fail(Errc::invalid_argument,

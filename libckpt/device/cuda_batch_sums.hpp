@@ -7,7 +7,7 @@
 // Threads: one at a time (the queue's lock); `take_slot` and reading without it, for batches that
 //          have ended. Lifetime: the driver outlives it; the context is current at its making and
 //          end.
-// Memory: taken when it is made. Of the GPU and of the host, 24 bytes for each 64 KiB, up to 72 for
+// Memory: taken when it is made. On the GPU and on the host, 24 bytes for each 64 KiB, up to 72 for
 //         a tensor that is smaller, and 16 for each 64 KiB and area.
 #pragma once
 

@@ -1,9 +1,9 @@
 // Flusher: limits and orders the writes of one node to storage.
 //
 // Only one attempt to store a step is written at a time, and one may wait. A newer step replaces
-// the waiting one, which ends with `cancelled` and is counted. Of an attempt, a few ranks are
-// written at once: a parallel file system keeps one file on one server, and waits for a sync cost
-// nothing where another rank has something to write.
+// the waiting one, which ends with `cancelled` and is counted. An attempt writes a few ranks at
+// once: a parallel file system keeps one file on one server, and waits for a sync cost nothing
+// where another rank has something to write.
 //
 // A write that hangs in the kernel cannot be cancelled: it uses the Slot's pages until it ends.
 // `status` reports it, it holds up no training, and stop() waits for it only until its deadline.

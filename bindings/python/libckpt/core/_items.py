@@ -35,7 +35,7 @@ def _text_of_plain(value):
 
 
 class Tensors(dict):
-    """By name. Of those that are parts of larger ones, `places` says where they lie in them, and
+    """By name. `places` says where those that are parts of larger ones lie in them, and
     `owners` has what the item holds: a tensor that several ranks have together."""
 
     def __init__(self):

@@ -116,8 +116,8 @@ class Callback(pl.Callback):
 
     def _is_left(self):
         """Whether the training stops here, which a resume from this step would not know; one from
-        the step before, which memory must have for that, makes the validation that stops it. What
-        may be on its way to storage is captured all the same."""
+        the step before, which memory must have for that, makes the validation that stops it. A step
+        that may be on its way to storage is captured all the same."""
         is_before_captured = self._before == self._captured and not self.session.dir
         return self._trainer.should_stop and is_before_captured
 

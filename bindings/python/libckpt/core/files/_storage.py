@@ -31,8 +31,8 @@ def files_of(step_directory, weights=None):
 
 
 def find_step(directory, step, weights=None):
-    """(its directory, by name of the member rank 0's file), or twice None. Of several timelines
-    that have the step it is the newest one's."""
+    """(its directory, by name of the member rank 0's file), or twice None. The newest timeline
+    that has the step counts."""
     for found, path in reversed(steps(directory)):
         if found == step:
             with contextlib.suppress(errors.NotFound):  # It went meanwhile.
