@@ -88,6 +88,12 @@ Status CheckpointSession::remove(std::string_view name) {
   return registry_.remove(name);
 }
 
+Status CheckpointSession::set_frozen(std::span<const std::string> names) {
+  CKPT_CHECK(check_open());
+  registry_.set_frozen({names.begin(), names.end()});
+  return {};
+}
+
 Status CheckpointSession::add_blob(std::string name, std::span<std::byte> bytes) {
   CKPT_CHECK(check_open());
   return blobs_.add(std::move(name), bytes);

@@ -60,6 +60,7 @@ class CheckpointSession {
   Status add(std::string name, TensorRef tensor);
   Status add_archive(std::string name, std::span<const NamedTensor> entries);
   Status remove(std::string_view name);
+  Status set_frozen(std::span<const std::string> names);
   Status add_blob(std::string name, std::span<std::byte> bytes);
   Status set_blob(std::string name, std::span<const std::byte> bytes);
   Status set_metric(std::string_view name, double value);

@@ -16,6 +16,11 @@ Status FrameworkCheckpointer::add_archive(std::string name, std::span<const Name
   });
 }
 
+Status FrameworkCheckpointer::set_frozen(std::span<const std::string> names) {
+  return Impl::call<Status>(impl_.get(), {},
+                            [&](auto& session) { return session.set_frozen(names); });
+}
+
 Status FrameworkCheckpointer::set_blob(std::string name, std::span<const std::byte> bytes) {
   return Impl::call<Status>(
       impl_.get(), {}, [&](auto& session) { return session.set_blob(std::move(name), bytes); });

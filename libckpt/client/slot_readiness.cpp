@@ -23,8 +23,11 @@ Result<bool> SlotReadiness::update() {
   const bool has_blobs = !blobs_.is_empty();
   if (registry_version_ == registry_.version() && has_blobs == has_blob_member_) return false;
   const std::uint32_t version = registry_version_ ? layout_.version : 0;
-  const auto specs =
-      options_.skip_unchanged ? registry_.specs_with_guarded_last() : registry_.specs();
+  auto specs = registry_.specs();
+  if (options_.skip_unchanged) {
+    const Changes changes = registry_.changes(specs);
+    specs = with_changes_apart(std::move(specs), changes);
+  }
   CKPT_TRY(
       format::Layout layout,
       format::make_layout(specs, options_.rank, has_blobs ? options_.blob_capacity : 0, version));

@@ -199,16 +199,24 @@ std::vector<format::TensorSpec> TensorRegistry::specs() const {
   return captured;
 }
 
-std::vector<format::TensorSpec> TensorRegistry::specs_with_guarded_last() const {
-  std::vector<format::TensorSpec> others, guarded;
-  for (format::TensorSpec& spec : specs()) {
+void TensorRegistry::set_frozen(std::set<std::string, std::less<>> names) {
+  if (names == frozen_) return;
+  frozen_ = std::move(names);
+  ++version_;
+}
+
+Changes TensorRegistry::changes(std::span<const format::TensorSpec> specs) const {
+  const bool has_guarded =
+      std::ranges::any_of(tensors_, [](const auto& each) { return each.second.tensor.guarded; });
+  Changes changes;
+  changes.reserve(specs.size());
+  for (const format::TensorSpec& spec : specs) {
     const Entry* entry = find(spec.name);
     CKPT_ASSERT(entry != nullptr);
-    (entry->tensor.guarded ? guarded : others).push_back(std::move(spec));
+    const bool is_owned = entry->tensor.guarded || !has_guarded;
+    changes.push_back(is_owned && !frozen_.contains(spec.name));
   }
-  others.insert(others.end(), std::move_iterator(guarded.begin()),
-                std::move_iterator(guarded.end()));
-  return others;
+  return changes;
 }
 
 std::vector<snapshot::Source> TensorRegistry::sources(const format::Layout& layout) const {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "client/capture_share.hpp"
+#include "client/changes_apart.hpp"
 #include "client/held_copies.hpp"
 #include "format/layout.hpp"
 #include "snapshot/copy_plan.hpp"
@@ -39,19 +41,23 @@ class TensorRegistry {
   // A tensor, or an archive with all its entries. Errors: not_found.
   Status remove(std::string_view name);
 
+  // Names that are not trained, registered or not; in place of those of the last call.
+  void set_frozen(std::set<std::string, std::less<>> names);
+
   std::size_t count() const { return tensors_.size(); }
   // Grows with each change; a change of addresses alone makes an equal layout.
   std::uint64_t version() const { return version_; }
 
   // The tensors as a capture has them.
   std::vector<format::TensorSpec> specs() const;
-  // The same, with those that change at each step beside each other, so that fewer Chunks do.
-  std::vector<format::TensorSpec> specs_with_guarded_last() const;
+  // Which of them change from step to step: those that the optimizer owns, or all where it owns
+  // none; none that is frozen.
+  Changes changes(std::span<const format::TensorSpec> specs) const;
   // All of the tensors, as a restore fills them.
   std::vector<format::TensorSpec> wanted() const;
   // Whether other ranks capture some of them, or parts of them.
   bool has_copies() const;
-  // Parallel to `layout.tensors`, which was made from one of the first two.
+  // Parallel to `layout.tensors`, which was made from `specs`.
   std::vector<snapshot::Source> sources(const format::Layout& layout) const;
   std::vector<snapshot::Target> targets() const;
   // Tensors on the host that this rank and others divide, whoever captures them; of tied names the
@@ -78,6 +84,7 @@ class TensorRegistry {
   std::map<std::uint64_t, Entry> tensors_;  // In the order in which they were first added.
   std::unordered_map<std::string, std::uint64_t> order_of_;  // Also of names that were removed.
   std::map<std::string, std::vector<std::string>, std::less<>> archives_;  // Names of the entries.
+  std::set<std::string, std::less<>> frozen_;
   std::uint64_t next_order_ = 0;
   std::uint64_t version_ = 0;
 };

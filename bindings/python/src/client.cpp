@@ -167,8 +167,10 @@ void Client::update(const nb::list& tensors, const nb::list& archives) {
       entries.push_back(tensor_from(entry));
     want(Kind::archive, nb::cast<std::string>(item[0]), std::move(entries));
   }
+  std::vector<std::string> frozen;
   for (const nb::handle item : tensors) {
     NamedTensor tensor = tensor_from(item);
+    if (nb::len(item) > 7 && nb::cast<bool>(item[7])) frozen.push_back(tensor.name);
     want(Kind::tensor, tensor.name, {tensor});
   }
   in_turn([&](auto& target) {
@@ -185,6 +187,7 @@ void Client::update(const nb::list& tensors, const nb::list& archives) {
                                         : target.add(name.second, parts.front().tensor));
       registered_.emplace(name, parts);
     }
+    check(target.set_frozen(frozen));
   });
 }
 

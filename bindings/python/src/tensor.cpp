@@ -47,7 +47,7 @@ NamedTensor tensor_from(nb::handle item) {
     tensor.device_index = gpu;
   }
   tensor.guarded = nb::cast<bool>(item[5]);
-  if (nb::len(item) > 6) tensor.piece = piece_from(item[6]);
+  if (nb::len(item) > 6 && !item[6].is_none()) tensor.piece = piece_from(item[6]);
   return named;
 }
 

@@ -53,6 +53,11 @@ class CKPT_EXPORT FrameworkCheckpointer final : public Checkpointer {
   // `archives_max`).
   Status add_archive(std::string name, std::span<const NamedTensor> entries);
 
+  // Names registered tensors that are not trained, in place of those of the last call. With
+  // skip_unchanged they lie apart from what changes, even if they are guarded. A hint: where it is
+  // wrong, more bytes are sent. Errors: invalid_argument (closed).
+  Status set_frozen(std::span<const std::string> names);
+
   // Like add_blob, for state whose size varies: copies the bytes now; blob() reads them back.
   Status set_blob(std::string name, std::span<const std::byte> bytes);
   std::optional<std::span<const std::byte>> blob(std::string_view name) const;

@@ -166,19 +166,49 @@ TEST_CASE("tensor registry: when the holder of the bytes goes, its alias takes o
   REQUIRE(registry.add("embed", floats(data.data(), {8, 8})));
 }
 
-TEST_CASE("tensor registry: tensors that the optimizer owns can lie behind all others",
+TEST_CASE("tensor registry: what changes is the optimizer's, and what is frozen does not",
           "[unit][client]") {
-  TensorRegistry registry;
   std::vector<float> data(64);
-  for (const char* name : {"a", "lora.a", "b", "lora.b", "c"}) {
-    TensorRef tensor = floats(data.data() + registry.specs().size() * 8, {8});
-    tensor.guarded = std::string_view(name).starts_with("lora");
-    REQUIRE(registry.add(name, tensor));
-  }
-  std::vector<std::string> names;
-  for (const auto& spec : registry.specs_with_guarded_last()) names.push_back(spec.name);
-  CHECK(names == std::vector<std::string>{"a", "b", "c", "lora.a", "lora.b"});
-  CHECK(registry.specs().at(1).name == "lora.a");
+  const auto changing = [&](bool owns_lora, bool owns_frozen, bool knows_frozen) {
+    TensorRegistry registry;
+    if (knows_frozen) registry.set_frozen({"frozen", "another"});
+    for (const char* name : {"frozen", "lora", "bias"}) {
+      TensorRef tensor = floats(data.data() + registry.count() * 8, {8});
+      tensor.guarded = (std::string_view(name) == "lora" && owns_lora) ||
+                       (std::string_view(name) == "frozen" && owns_frozen);
+      REQUIRE(registry.add(name, tensor));
+    }
+    std::vector<std::string> names;
+    const auto specs = registry.specs();
+    const auto changes = registry.changes(specs);
+    REQUIRE(changes.size() == specs.size());
+    for (std::size_t index = 0; index < specs.size(); ++index)
+      if (changes[index]) names.push_back(specs[index].name);
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  CHECK(changing(true, false, false) == Names{"lora"});
+  CHECK(changing(true, true, false) == Names{"frozen", "lora"});
+  CHECK(changing(true, true, true) == Names{"lora"});
+  CHECK(changing(false, false, true) == Names{"lora", "bias"});
+  CHECK(changing(false, false, false) == Names{"frozen", "lora", "bias"});
+}
+
+TEST_CASE("tensor registry: names that freeze or thaw make another layout", "[unit][client]") {
+  TensorRegistry registry;
+  std::vector<float> data(8);
+  REQUIRE(registry.add("a", floats(data.data(), {8})));
+  std::uint64_t version = registry.version();
+  registry.set_frozen({});
+  CHECK(registry.version() == version);
+  registry.set_frozen({"a"});
+  CHECK(registry.version() > version);
+  version = registry.version();
+  registry.set_frozen({"a"});
+  CHECK(registry.version() == version);
+  registry.set_frozen({"b"});
+  CHECK(registry.version() > version);
+  CHECK(registry.changes(registry.specs()) == Changes{true});
 }
 
 }  // namespace ckpt::client

@@ -219,10 +219,16 @@ class Registration:
     def _described(self, views, prefix, guarded):
         return [
             (name, view.address, view.type, view.shape, view.gpu,
-             self._is_left(prefix + name, view, guarded),
-             *((self._places[name],) if name in self._places else ()))
+             self._is_left(prefix + name, view, guarded), *self._more_of(name, view))
             for name, view in views.items()
         ]  # fmt: skip
+
+    def _more_of(self, name, view):
+        """What few tensors have: a place in a larger one, and whether it is frozen."""
+        place = self._places.get(name)
+        if view.is_frozen:
+            return place, True
+        return () if place is None else (place,)
 
     def _is_left(self, name, view, guarded):
         if view.is_buffered or name in self._constants:

@@ -58,6 +58,10 @@ class Kind:
     def is_trained(self, tensor):
         return False
 
+    def is_frozen(self, tensor):
+        """Whether it is a parameter that is not trained now."""
+        return False
+
     def is_same(self, one, other):
         return False
 

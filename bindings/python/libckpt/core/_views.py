@@ -17,8 +17,8 @@ BUFFERED_BYTES_MAX = 64 << 10  # The states of random generators, for instance, 
 class View:
     """A tensor that can be copied as it lies."""
 
-    __slots__ = ("address", "counts_writes", "gpu", "is_buffered", "kept", "nbytes", "shape",
-                 "type")  # fmt: skip
+    __slots__ = ("address", "counts_writes", "gpu", "is_buffered", "is_frozen", "kept", "nbytes",
+                 "shape", "type")  # fmt: skip
 
     def __init__(self, kept, address, type_name, shape, gpu, is_buffered=False):
         kind = _tensors.kind_of(kept)
@@ -30,6 +30,7 @@ class View:
         self.nbytes = math.prod(shape) * _tensors.type_bytes(type_name)
         self.gpu = gpu
         self.is_buffered = is_buffered
+        self.is_frozen = False  # As it was at the first look: the layout keeps its order.
 
 
 class Views:
@@ -66,6 +67,7 @@ def view_of(name, tensor, known=None, is_buffered=False):
     """The view of one tensor. With a buffer it is copied there: to that of `known`, if it fits."""
     kind = _tensors.kind_of(tensor)
     kind.check(name, tensor)
+    is_frozen = kind.is_frozen(tensor)
     tensor = kept = _tensors.as_stored(kind.detached(tensor))
     if is_buffered or not (kind.lies_plain(tensor) and kind.is_contiguous(tensor)):
         is_buffered = True
@@ -76,7 +78,9 @@ def view_of(name, tensor, known=None, is_buffered=False):
         kind.copy(tensor, kept)
     type_name, shape = _tensors.stored_form(tensor)
     address = kind.address_of(kept)
-    return View(kept, address, type_name, shape, kind.gpu_of(tensor), is_buffered)
+    view = View(kept, address, type_name, shape, kind.gpu_of(tensor), is_buffered)
+    view.is_frozen = is_frozen
+    return view
 
 
 def view_in_place(tensor, type_name, shape, order):

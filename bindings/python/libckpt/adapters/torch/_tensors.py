@@ -89,6 +89,9 @@ class Tensors(_tensors.Kind):
     def is_trained(self, tensor):
         return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)
 
+    def is_frozen(self, tensor):
+        return isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+
     def memory_of(self, tensor):
         return tensor.untyped_storage().data_ptr() or id(tensor)
 
