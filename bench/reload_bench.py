@@ -50,6 +50,8 @@ class Dcp:
         self._batch = torch.ones(1, LAYER)
         self._storage = libckpt.dcp.Storage(f"ckpt://{job}") if job else None
         self._folder, self._job = folder, job
+        # It makes the optimizer's state, by a step: on both sides, and no part of a load.
+        self._loaded = self._state()
 
     def _state(self):
         from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -69,7 +71,7 @@ class Dcp:
                 return 0
         elif not os.path.exists(f"{name}/.metadata"):
             return 0
-        state = self._state()
+        state = self._loaded
         dcp.load(state, checkpoint_id=name, **options)
         set_state_dict(self._model, self._optimizer, model_state_dict=state["model"],
                        optim_state_dict=state["optimizer"])  # fmt: skip

@@ -229,6 +229,33 @@ def test_a_load_may_want_other_types_and_a_part(alone, runtime):
     assert torch.equal(found["a"], torch.arange(6.0, dtype=torch.float64))
 
 
+def test_small_chunks_go_to_another_rank_together(monkeypatch):
+    """As the number of steps of each parameter does, of a model with thousands of them."""
+    from libckpt.dcp import _exchange
+
+    monkeypatch.setattr(_exchange, "MESSAGE_BYTES", 1000)
+    monkeypatch.setattr(_exchange.distributed, "P2POp", lambda *arguments: arguments)
+    monkeypatch.setattr(_exchange._group, "_device", lambda: torch.device("cpu"))
+    sizes = {f"step {i}": 4 for i in range(100)} | {"large": 2100}
+    transfers = [(name, 0, target) for target in (1, 2) for name in sizes]
+
+    def of_rank(rank, fill):
+        contents = {(0, name): fill(size) for name, size in sizes.items()}
+        own = [each for each in transfers if rank in each[1:]]
+        return contents, list(_exchange.messages(own, contents, rank))
+
+    sent, out = of_rank(0, lambda size: torch.randint(0, 255, (size,), dtype=torch.uint8))
+    assert len(out) == 6  # 2500 bytes for each of two ranks.
+    for rank, way in (1, out[:3]), (2, out[3:]):
+        received, coming = of_rank(rank, lambda size: torch.zeros(size, dtype=torch.uint8))
+        for one, other in zip(way, coming, strict=True):
+            other.operation[1].copy_(one.operation[1])
+            assert other.take()
+        assert all(torch.equal(sent[key], received[key]) for key in sent)
+        coming[0].operation[1][5] += 1
+        assert not coming[0].take()
+
+
 @needs_torch(2, 13)
 def test_a_tensor_of_several_parts_on_a_rank_is_saved_and_loaded(alone, runtime):
     wrappers = pytest.importorskip("torch.distributed.tensor._shards_wrapper")

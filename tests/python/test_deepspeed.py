@@ -292,6 +292,19 @@ def test_the_example_kills_and_resumes_itself():
     assert "libckpt: resumes step" in done.stderr
 
 
+def test_room_for_a_restored_state_is_written_once(monkeypatch):
+    """By the restore; but for padding, which nobody captured."""
+    torch = pytest.importorskip("torch")
+    from libckpt.deepspeed import _layout, _state
+
+    monkeypatch.setattr(torch, "empty_like",
+                        lambda like, dtype: torch.full_like(like, 7, dtype=dtype))  # fmt: skip
+    parts = [_layout.Part("b", (3,), 0, 5, 3), _layout.Part("a", (4,), 0, 0, 4)]
+    room = _state._room(_layout.Flat(torch.ones(10), 0, parts), torch.float64)
+    assert room.dtype == torch.float64
+    assert room.tolist() == [7] * 4 + [0] + [7] * 3 + [0] * 2
+
+
 def test_the_global_batch_is_kept_by_accumulation():
     deepspeed_door = pytest.importorskip("libckpt.deepspeed")
     steps = [deepspeed_door.accumulation_for(64, 4, ranks) for ranks in (1, 2, 4, 8, 16)]

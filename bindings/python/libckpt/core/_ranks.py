@@ -6,6 +6,7 @@ through the group itself. Every rank makes the same calls in the same order.
 
 import json
 import logging
+import math
 import os
 import time
 
@@ -14,7 +15,9 @@ from libckpt.core import _frameworks
 
 SAY_SECONDS = 60.0  # Ranks open, save and restore together; a slow import or a first step is less.
 SILENT_SECONDS = 5.0  # A longer wait is logged.
-PAUSE_MIN, PAUSE_MAX = 0.001, 0.25  # Thousands of ranks may ask one Store.
+PAUSE_MIN, PAUSE_MAX = 0.001, 0.25
+LATE_PART = 16  # What comes is heard later by this part of the time that it took, at most.
+RANKS_AT_ONCE = 256  # That may ask one Store at the shortest pause.
 
 logger = logging.getLogger("libckpt")
 
@@ -120,7 +123,8 @@ class Ranks:
     def _wait(self, what, key, other):
         """Asks now and then: while a Store waits, it hears no Ctrl-C. The log names the
         rank that the others wait for: it may have failed."""
-        began, pause, is_silent = time.monotonic(), PAUSE_MIN, True
+        began, is_silent = time.monotonic(), True
+        shortest = PAUSE_MIN * math.ceil(self.world_size / RANKS_AT_ONCE)
         while not self._store.check([key]):
             waited = time.monotonic() - began
             if waited >= SAY_SECONDS:
@@ -131,8 +135,7 @@ class Ranks:
                     "libckpt: job %s: rank %d waits for rank %d to send its %s, up to %.0f s more: "
                     "has that rank failed?", self.job, self.rank, other, what, SAY_SECONDS - waited,
                 )  # fmt: skip
-            time.sleep(pause)
-            pause = min(2 * pause, PAUSE_MAX)
+            time.sleep(min(max(shortest, waited / LATE_PART), PAUSE_MAX))
 
     def agree(self, what, error):
         """Returns when no rank has an error; else all raise."""

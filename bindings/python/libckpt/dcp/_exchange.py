@@ -2,11 +2,14 @@
 others want. Only loads do that.
 """
 
+import itertools
+
 import torch
 from torch import distributed
 
 from libckpt import errors
 from libckpt.adapters.torch import _group
+from libckpt.adapters.torch._buckets import buckets
 
 MESSAGE_BYTES = 64 << 20
 WINDOW_BYTES = 256 << 20  # On their way at a time, on each rank.
@@ -29,32 +32,38 @@ def run(ranks, transfers, contents):
     each with the transfers that it has a part in."""
     failure = None
     waiting, nbytes = [], 0
-    for name, source, target in transfers:
-        content = contents[source, name]
-        for part in content.split(MESSAGE_BYTES):
-            waiting.append(_Message(part, source, target, ranks.rank))
-            nbytes += part.numel()
-            if nbytes >= WINDOW_BYTES:
-                failure = _finish(waiting) or failure
-                waiting, nbytes = [], 0
+    for message in messages(transfers, contents, ranks.rank):
+        waiting.append(message)
+        nbytes += message.nbytes
+        if nbytes >= WINDOW_BYTES:
+            failure = _finish(waiting) or failure
+            waiting, nbytes = [], 0
     failure = _finish(waiting) or failure
     ranks.agree("chunks of DCP", failure)
 
 
-class _Message:
-    """A row of bytes with its digest behind it."""
+def messages(transfers, contents, rank):
+    """What goes from one rank to another is cut without regard to others: both cut it alike. Small
+    contents go together: a model has a number of steps for each parameter."""
+    for (source, target), together in itertools.groupby(transfers, lambda each: each[1:]):
+        rows = [contents[source, name] for name, *_ in together]
+        for parts in buckets(rows, MESSAGE_BYTES):
+            yield _Message(parts, source, target, rank)
 
-    def __init__(self, part, source, target, rank):
-        self._part, self._is_sent, self._source = part, rank == source, source
-        device = _group.message_device()
-        self._room = torch.empty(part.numel() + _group.DIGEST_BYTES, dtype=torch.uint8,
-                                 device=device)  # fmt: skip
-        content = self._room[: part.numel()]
-        if self._is_sent:
-            content.copy_(part)
-            self._room[part.numel() :] = _group.digest_bytes(content)
+
+class _Message:
+    """Rows of bytes, one behind the other, with a digest behind them."""
+
+    def __init__(self, parts, source, target, rank):
+        self._parts, self._is_sent, self.source = parts, rank == source, source
+        self.nbytes = sum(part.numel() for part in parts)
+        self._room = torch.empty(self.nbytes + _group.DIGEST_BYTES, dtype=torch.uint8,
+                                 device=_group.message_device())  # fmt: skip
         function, peer = distributed.irecv, source
         if self._is_sent:
+            for part, place in self._places():
+                place.copy_(part)
+            self._room[self.nbytes :] = _group.digest_bytes(self._room[: self.nbytes])
             function, peer = distributed.isend, target
         self.operation = distributed.P2POp(function, self._room, peer)
 
@@ -62,21 +71,27 @@ class _Message:
         """Copies it to where it belongs. Returns whether it arrived as it was sent."""
         if self._is_sent:
             return True
-        content = self._room[: self._part.numel()]
-        self._part.copy_(content)
-        return torch.equal(self._room[self._part.numel() :], _group.digest_bytes(content))
+        for part, place in self._places():
+            part.copy_(place)
+        digest = _group.digest_bytes(self._room[: self.nbytes])
+        return torch.equal(self._room[self.nbytes :], digest)
+
+    def _places(self):
+        """Each part, and its place in the message."""
+        lengths = [part.numel() for part in self._parts]
+        return zip(self._parts, self._room[: self.nbytes].split(lengths), strict=True)
 
 
-def _finish(messages):
+def _finish(waiting):
     """Waits for all of them. Returns an error when one did not arrive as it was sent."""
-    if not messages:
+    if not waiting:
         return None
-    for work in distributed.batch_isend_irecv([message.operation for message in messages]):
+    for work in distributed.batch_isend_irecv([message.operation for message in waiting]):
         work.wait()
-    damaged = [message for message in messages if not message.take()]
+    damaged = [message for message in waiting if not message.take()]
     if not damaged:
         return None
     return errors.Corruption(
-        f"dcp: {len(damaged)} message(s) of rank {damaged[0]._source} did not arrive as they were "
+        f"dcp: {len(damaged)} message(s) of rank {damaged[0].source} did not arrive as they were "
         "sent: load again"
     )

@@ -116,10 +116,22 @@ def make_room(layout, saved):
         for key, dtype in found["tensors"].items():
             there = own.get(key)
             if there is None or there.shape != flat.tensor.shape or there.dtype != dtype:
-                own[key] = torch.zeros_like(flat.tensor.detach(), dtype=dtype)
+                own[key] = _room(flat, dtype)
         options = saved["groups"][flat.group] if flat.group < len(saved["groups"]) else {}
         for key, value in found["values"].items():
             own[key] = _placed(own.get(key), value, _device(key, options, flat.tensor))
+
+
+def _room(flat, dtype):
+    """Like the flat tensor. What the restore fills is left as it is: to touch memory for the first
+    time takes longer than the copy, which several threads share. Padding is zero."""
+    made = torch.empty_like(flat.tensor.detach(), dtype=dtype)
+    row, end = made.view(-1), 0
+    for part in sorted(flat.parts, key=lambda part: part.at):
+        row[end : part.at].zero_()
+        end = part.at + part.count
+    row[end:].zero_()
+    return made
 
 
 def give(engine, layout, items):
