@@ -7,6 +7,7 @@
 #include "base/started.hpp"
 #include "bench/loop.hpp"
 #include "bench/must.hpp"
+#include "os/hash_threads.hpp"
 #include "replicate/peer_service.hpp"
 #include "wire/tcp_network.hpp"
 
@@ -55,6 +56,7 @@ int receive_replicas(const std::string& address, std::size_t bytes) {
     slots.push_back(must(loop.run(source.allocate(bytes))));
     sinks.push_back(std::make_unique<Sink>(slots.back()->bytes()));
   }
+  os::HashThreads hashes;  // As ckptd has them.
   wire::TcpNetwork network(loop.context.get_executor(), *loop.clock);
   const auto listener = must(loop.run(network.listen(address, no_deadline)));
   std::printf("%s\n", listener->address().c_str());
@@ -62,12 +64,14 @@ int receive_replicas(const std::string& address, std::size_t bytes) {
   wire::PeerIdentity peer;
   peer.job = "bench";
   peer.node = "near";
+  replicate::ServiceOptions options;
+  options.compute = &hashes;
   std::vector<Started<void>> served;
   for (const auto& sink : sinks) {
     auto connection = must(loop.run(listener->accept()));
-    served.emplace_back(loop.context.get_executor(), *loop.clock,
-                        replicate::serve_peer(std::move(connection), *loop.clock, peer, *sink,
-                                              *sink, replicate::ServiceOptions()));
+    served.emplace_back(
+        loop.context.get_executor(), *loop.clock,
+        replicate::serve_peer(std::move(connection), *loop.clock, peer, *sink, *sink, options));
   }
   for (auto& each : served) must(loop.run(each.result()));
   return 0;

@@ -99,8 +99,8 @@ class CheckpointSession {
 
   Result<Restored> restore_agreed(control::AskRestore request, const RestoreTerms& terms);
   Result<Restored> restore_loaded(LoadRequest request, const RestoreTerms& terms);
-  Result<Restored> ask_and_restore(control::AskRestore request, const SessionLink::CopyOut& copy,
-                                   Deadline& deadline);
+  Result<Restored> ask_and_restore(control::AskRestore request,
+                                   const SessionLink::Restoring& restoring, Deadline& deadline);
   Status copy_out(const format::ShardRecord& record, std::span<const std::byte> slot,
                   const RestoreTerms& terms);
 

@@ -6,19 +6,11 @@
 
 #include "arena/arena_limits.hpp"
 #include "base/assert.hpp"
-#include "base/change_checked.hpp"
 #include "base/log.hpp"
-#include "base/overloaded.hpp"
 #include "client/restore_teller.hpp"
 #include "os/process.hpp"
 
 namespace ckpt::client {
-
-template <class Change>
-auto LinkState::change(Change change) {
-  return view_.change(
-      [&](LinkView& view) { return change_checked(view, [&] { return change(view); }); });
-}
 
 Unexpected LinkState::end_of(const LinkView& view) const {
   CKPT_ASSERT(view.end.has_value());
@@ -33,10 +25,22 @@ std::string LinkState::stopped_daemon() const {
 }
 
 template <class Holds>
+bool LinkState::wait_until(Deadline deadline, Holds holds, const Meanwhile& work) const {
+  const auto is_over = [&](const LinkView& view) { return holds(view) || view.is_over(); };
+  bool has_work = work != nullptr;
+  while (has_work) {
+    const bool is_woken = view_.wait_until(
+        deadline, [&](const LinkView& view) { return is_over(view) || view.filling.has_value(); });
+    if (!is_woken || view_.read(is_over)) return is_woken;
+    has_work = work() && std::chrono::steady_clock::now() < deadline;
+  }
+  return view_.wait_until(deadline, is_over);
+}
+
+template <class Holds>
 Status LinkState::wait_for(Deadline deadline, std::string_view what, Holds holds,
-                           std::string_view late) const {
-  const bool is_over = view_.wait_until(
-      deadline, [&](const LinkView& view) { return holds(view) || view.is_over(); });
+                           std::string_view late, const Meanwhile& work) const {
+  const bool is_over = wait_until(deadline, holds, work);
   const std::string stopped = is_over ? std::string() : stopped_daemon();
   return view_.read([&](const LinkView& view) -> Status {
     if (holds(view)) return {};
@@ -45,164 +49,6 @@ Status LinkState::wait_for(Deadline deadline, std::string_view what, Holds holds
                 fmt::format("{}: {}: {}{}{}", who_, what, late, view.delays(), stopped));
   });
 }
-
-// --- Events ---
-
-void LinkState::connected(int process) {
-  change([&](LinkView& view) { view.process = process; });
-}
-
-void LinkState::attached(const format::RunId& run) {
-  change([&](LinkView& view) {
-    view.phase = Phase::attached;
-    view.end.reset();
-    view.identity.run = run;
-  });
-}
-
-void LinkState::lost(const std::string& reason) {
-  LinkView::Released released;
-  change([&](LinkView& view) {
-    if (!view.is_over()) released = view.lose(reason);
-  });
-}
-
-void LinkState::refused(Error error) {
-  change([&](LinkView& view) {
-    if (view.is_over()) return;
-    view.phase = Phase::ended;
-    view.counters.last_error = error.message();
-    view.end = std::move(error);
-  });
-}
-
-void LinkState::fenced(std::string reason) {
-  log_error("{}: fenced: {}", who_, reason);
-  refused(Error(Errc::unavailable, fmt::format("{} was taken over: {}", who_, reason)));
-}
-
-void LinkState::noticed(control::Notice notice) {
-  const auto [before, differed] = change([&](LinkView& view) {
-    view.waiting = std::move(notice.waiting);
-    if (view.has_begun() && !notice.degraded.empty()) view.counters.last_error = notice.degraded;
-    return std::pair(std::exchange(view.counters.degraded, notice.degraded),
-                     std::exchange(view.differ, notice.differ));
-  });
-  // Each retry changes the text, so only the beginning and the end are logged.
-  if (before.empty() && !notice.degraded.empty())
-    log_warning("{}: degraded: {}", who_, notice.degraded);
-  if (!before.empty() && notice.degraded.empty()) log_info("{}: no longer degraded", who_);
-  if (!notice.differ.empty() && notice.differ != differed)
-    log_warning("{}: ranks declare copies that are not the same: {}", who_, notice.differ);
-}
-
-void LinkState::silent(Silence silence) {
-  const std::string text = change([&](LinkView& view) -> std::string {
-    if (view.is_over()) return {};  // A fenced trainer gets no answers.
-    view.silence = std::move(silence);
-    view.counters.last_error = view.degraded();
-    return view.counters.last_error;
-  });
-  if (!text.empty()) log_warning("{}: {}", who_, text);
-}
-
-void LinkState::heard_again() {
-  const auto silence =
-      change([](LinkView& view) { return std::exchange(view.silence, std::nullopt); });
-  if (silence) log_info("{}: the daemon, pid {}, answers again", who_, silence->process);
-}
-
-void LinkState::notify(control::Event event) {
-  std::visit(Overloaded{
-                 [this](control::SlotsFailed& it) { slots_failed(std::move(it.result).error()); },
-                 [this](control::Granted& it) { slot_granted(it.slot); },
-                 [this](control::NextCapture& it) { next_capture(it.step); },
-                 [this](control::LevelReached& it) { level_reached(it.step, it.level); },
-                 [this](control::StepDropped& it) { step_dropped(it.step); },
-                 [this](control::Filling& it) { restore_filling(std::move(it)); },
-                 [this](control::Offer& it) { restore_offered(std::move(it)); },
-                 [this](control::Begun& it) { begun(std::move(it)); },
-                 [this](control::Notice& it) { noticed(std::move(it)); },
-                 [this](control::Answer& it) {
-                   change([&](LinkView& view) { view.status = std::move(it.json); });
-                 },
-                 [this](control::Closed& it) { closed(std::move(it.result)); },
-                 [this](control::Fenced& it) { fenced(std::move(it.reason)); },
-             },
-             event);
-}
-
-void LinkState::slots_ready(std::vector<MappedSlot> slots) {
-  SessionSlots::Cleared old;
-  change([&](LinkView& view) {
-    view.slots_error.reset();
-    old = view.slots.replace(std::move(slots));
-  });
-}
-
-void LinkState::slots_failed(Error error) {
-  log_warning("{}: no Slots: {}", who_, error.message());
-  change([&](LinkView& view) {
-    view.counters.last_error = error.message();
-    view.slots_error = std::move(error);
-    view.levels.engine_spoke();
-  });
-}
-
-void LinkState::slot_granted(std::uint32_t slot) {
-  change([&](LinkView& view) {
-    if (view.slots.grant(slot)) return view.levels.engine_spoke();
-    view.counters.last_error = fmt::format("Slot {} was granted, but is not mapped", slot);
-  });
-}
-
-void LinkState::next_capture(Step step) {
-  change([&](LinkView& view) { view.next_capture = step; });
-}
-
-void LinkState::level_reached(Step step, Level level) {
-  change([&](LinkView& view) { view.reach(step, level); });
-}
-
-void LinkState::step_dropped(Step step) {
-  change([&](LinkView& view) { view.levels.dropped(step); });
-}
-
-void LinkState::restore_filling(control::Filling filling) {
-  change([&](LinkView& view) { view.filling = std::move(filling); });
-}
-
-void LinkState::restore_offered(control::Offer offer) {
-  change([&](LinkView& view) { view.offer(std::move(offer)); });
-}
-
-void LinkState::begun(control::Begun begun) {
-  LinkView::Released released;
-  change([&](LinkView& view) { released = view.begin(std::move(begun)); });
-}
-
-void LinkState::closed(Status status) {
-  change([&](LinkView& view) { view.closed = std::move(status); });
-}
-
-void LinkState::forget_slots() {
-  LinkView::Released released;
-  change([&](LinkView& view) {
-    released.slots = view.slots.clear_all();
-    released.offers.swap(view.offers);
-  });
-}
-
-bool LinkState::forget_idle_slots() {
-  LinkView::Released released;
-  return change([&](LinkView& view) {
-    released.slots = view.slots.clear();
-    released.offers.swap(view.offers);
-    return !view.slots.has_taken();
-  });
-}
-
-// --- The trainer's threads ---
 
 Status LinkState::wait_attached(Deadline deadline, const std::string& directory) const {
   std::string late = "the deadline passed";
@@ -221,23 +67,20 @@ void LinkState::ask_layout(std::uint64_t slot_bytes) {
 
 // True: it is worth a line in the log.
 template <class IsOver>
-bool LinkState::lasts_long(Deadline deadline, IsOver is_over) const {
+bool LinkState::lasts_long(Deadline deadline, IsOver is_over, const Meanwhile& work) const {
   if (!log_after_) return false;
   const Deadline log_at = std::chrono::steady_clock::now() + *log_after_;
-  if (log_at >= deadline) return false;
-  return !view_.wait_until(log_at,
-                           [&](const LinkView& view) { return is_over(view) || view.is_over(); });
+  return log_at < deadline && !wait_until(log_at, is_over, work);
 }
 
 template <class IsOver>
-Status LinkState::report_until(IsOver is_over, Deadline deadline, const RestoreWatch& watch) const {
+Status LinkState::report_until(IsOver is_over, Deadline deadline, const RestoreWatch& watch,
+                               const Meanwhile& work) const {
   const auto next_report = [] {
     return std::chrono::steady_clock::now() + RestoreTeller::interval;
   };
   for (Deadline next = next_report(); watch && next < deadline; next = next_report()) {
-    const bool has_ended = view_.wait_until(
-        next, [&](const LinkView& view) { return is_over(view) || view.is_over(); });
-    if (has_ended) break;
+    if (wait_until(next, is_over, work)) break;
     if (!watch(view_.read([](const LinkView& view) { return view.restore_progress(); })))
       return fail(Errc::unavailable, who_ + ": restore: its watch has given it up");
   }
@@ -246,7 +89,7 @@ Status LinkState::report_until(IsOver is_over, Deadline deadline, const RestoreW
 
 template <class IsNeedless>
 Status LinkState::wait_slots_unless(IsNeedless is_needless, Deadline deadline,
-                                    const RestoreWatch& watch) const {
+                                    const RestoreWatch& watch, const Meanwhile& work) const {
   const auto is_over = [&](const LinkView& view) {
     return is_needless(view) || view.slots_error.has_value() || view.slots.are_big_enough();
   };
@@ -254,12 +97,12 @@ Status LinkState::wait_slots_unless(IsNeedless is_needless, Deadline deadline,
       view_.read([](const LinkView& view) { return view.slots.asked_bytes(); });
   const std::string size = arena::human_bytes(bytes);
   // Once per job, but seconds per GiB on a slow machine.
-  if (lasts_long(deadline, is_over))
+  if (lasts_long(deadline, is_over, work))
     log_info("{}: preparing memory, Slots of {} each: this is done once, later saves are quick",
              who_, size);
   const std::string what = "make Slots of " + size;
-  CKPT_CHECK(report_until(is_over, deadline, watch));
-  CKPT_CHECK(wait_for(deadline, what, is_over, "not done yet"));
+  CKPT_CHECK(report_until(is_over, deadline, watch, work));
+  CKPT_CHECK(wait_for(deadline, what, is_over, "not done yet", work));
   return view_.read([&](const LinkView& view) -> Status {
     if (view.slots_error && !is_needless(view)) return fail(Error(*view.slots_error));
     return {};
@@ -270,9 +113,11 @@ Status LinkState::wait_slots(Deadline deadline) const {
   return wait_slots_unless([](const LinkView&) { return false; }, deadline);
 }
 
-Status LinkState::wait_slots_for_restore(Deadline deadline, const RestoreWatch& watch) const {
+Status LinkState::wait_slots_for_restore(Deadline deadline, const RestoreWatch& watch,
+                                         const Meanwhile& work) const {
   return wait_slots_unless(
-      [](const LinkView& view) { return view.needs_no_more_slots_to_restore(); }, deadline, watch);
+      [](const LinkView& view) { return view.needs_no_more_slots_to_restore(); }, deadline, watch,
+      work);
 }
 
 bool LinkState::is_ready() const {
@@ -344,12 +189,13 @@ Status LinkState::wait_fresh(Deadline deadline) const {
 }
 
 Result<std::optional<OfferedSlot>> LinkState::wait_offer(Deadline deadline,
-                                                         const RestoreWatch& watch) {
+                                                         const RestoreWatch& watch,
+                                                         const Meanwhile& work) {
   const auto is_over = [](const LinkView& view) {
     return view.begun.has_value() || !view.offers.empty();
   };
-  CKPT_CHECK(report_until(is_over, deadline, watch));
-  CKPT_CHECK(wait_for(deadline, "restore", is_over));
+  CKPT_CHECK(report_until(is_over, deadline, watch, work));
+  CKPT_CHECK(wait_for(deadline, "restore", is_over, "the deadline passed", work));
   return change([](LinkView& view) -> Result<std::optional<OfferedSlot>> {
     if (view.begun || view.offers.empty()) return std::optional<OfferedSlot>();
     std::optional<OfferedSlot> next(std::move(view.offers.front()));

@@ -8,12 +8,14 @@
 
 #include <ckpt/outcome.hpp>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/change_checked.hpp"
 #include "base/monitor.hpp"
 #include "client/link_view.hpp"
 
@@ -57,7 +59,11 @@ class LinkState {
   Status wait_slots(Deadline deadline) const;
   // For a restore that was asked for: waits until there are Slots, or it has its answer, or `watch`
   // gives up.
-  Status wait_slots_for_restore(Deadline deadline, const RestoreWatch& watch) const;
+  // Once bytes are on their way, this and the wait for an offer do some of `work` at a time. It
+  // returns false when nothing is left to do.
+  using Meanwhile = std::function<bool()>;
+  Status wait_slots_for_restore(Deadline deadline, const RestoreWatch& watch,
+                                const Meanwhile& work = {}) const;
   bool is_ready() const;
   SessionIdentity identity() const;
 
@@ -80,7 +86,8 @@ class LinkState {
   Status wait_fresh(Deadline deadline) const;
   // The next offer, or none: the restore has ended, see `begun_answer`. Reports the progress to
   // `watch`, which ends the wait by returning false.
-  Result<std::optional<OfferedSlot>> wait_offer(Deadline deadline, const RestoreWatch& watch = {});
+  Result<std::optional<OfferedSlot>> wait_offer(Deadline deadline, const RestoreWatch& watch = {},
+                                                const Meanwhile& work = {});
   Result<control::Begun> begun_answer() const;
 
   Status ask_status();  // Before the engine is asked. Errors: unavailable (no engine now).
@@ -101,16 +108,20 @@ class LinkState {
   // Waits for `holds`, or for the end of the session, which is an error.
   template <class Holds>
   Status wait_for(Deadline deadline, std::string_view what, Holds holds,
-                  std::string_view late = "the deadline passed") const;
+                  std::string_view late = "the deadline passed", const Meanwhile& work = {}) const;
+  // Returns false if the deadline passed first.
+  template <class Holds>
+  bool wait_until(Deadline deadline, Holds holds, const Meanwhile& work) const;
   template <class IsOver>
-  bool lasts_long(Deadline deadline, IsOver is_over) const;
+  bool lasts_long(Deadline deadline, IsOver is_over, const Meanwhile& work = {}) const;
   template <class IsNeedless>
   Status wait_slots_unless(IsNeedless is_needless, Deadline deadline,
-                           const RestoreWatch& watch = {}) const;
+                           const RestoreWatch& watch = {}, const Meanwhile& work = {}) const;
   // Reports to `watch` until it is over or the deadline passes. Errors: unavailable (`watch` gave
   // up).
   template <class IsOver>
-  Status report_until(IsOver is_over, Deadline deadline, const RestoreWatch& watch) const;
+  Status report_until(IsOver is_over, Deadline deadline, const RestoreWatch& watch,
+                      const Meanwhile& work) const;
   Unexpected end_of(const LinkView& view) const;
   std::string stopped_daemon() const;  // To append to an error; empty: it is not stopped.
 
@@ -118,5 +129,11 @@ class LinkState {
   std::optional<std::chrono::milliseconds> log_after_;
   Monitor<LinkView> view_;
 };
+
+template <class Change>
+auto LinkState::change(Change change) {
+  return view_.change(
+      [&](LinkView& view) { return change_checked(view, [&] { return change(view); }); });
+}
 
 }  // namespace ckpt::client

@@ -15,6 +15,7 @@
 #include "client/checkpoint_session.hpp"
 #include "client/option_text.hpp"
 #include "client/restore_copy.hpp"
+#include "client/touch_ahead.hpp"
 #include "format/start.hpp"
 
 namespace ckpt::client {
@@ -161,7 +162,11 @@ Result<Restored> CheckpointSession::restore_agreed(control::AskRestore request,
     return copied;
   };
   Deadline deadline = deadline_after(options_.restore_deadline);
-  auto restored = ask_and_restore(std::move(request), copy, deadline);
+  // What is chosen is not known yet, and what is left out keeps its memory as it is.
+  const bool fills_all = terms.choose == nullptr && !terms.leaves_rest;
+  TouchAhead touch(fills_all ? registry_.host_memory() : std::vector<std::span<std::byte>>());
+  const SessionLink::Restoring restoring{copy, [&touch] { return touch.go_on(); }};
+  auto restored = ask_and_restore(std::move(request), restoring, deadline);
   if (restored) {
     standing_.restored(restored->step);
     schedule_.restart(restored->step);
@@ -183,15 +188,15 @@ Result<Restored> CheckpointSession::restore_agreed(control::AskRestore request,
 // The time for the Slots does not count as time for the bytes: memory of hundreds of GB is not made
 // at once.
 Result<Restored> CheckpointSession::ask_and_restore(control::AskRestore request,
-                                                    const SessionLink::CopyOut& copy,
+                                                    const SessionLink::Restoring& restoring,
                                                     Deadline& deadline) {
   capture_.forget_slots();  // It may fill any of them.
-  if (Status slots = link_->ask_restore(std::move(request), deadline); !slots) {
+  if (Status slots = link_->ask_restore(std::move(request), deadline, restoring.work); !slots) {
     if (slots.error().code() != Errc::unavailable) slots_.forget_room();
     return fail(std::move(slots).error());
   }
   deadline = deadline_after(options_.restore_deadline);
-  return link_->restore(copy, deadline);
+  return link_->restore(restoring.copy_out, deadline, restoring.work);
 }
 
 Status CheckpointSession::copy_out(const format::ShardRecord& record,

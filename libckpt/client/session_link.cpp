@@ -151,19 +151,21 @@ void SessionLink::step_time(const control::StepTime& steps) {
   if (!is_forked()) side_->post(steps);
 }
 
-Status SessionLink::ask_restore(control::AskRestore request, Deadline deadline) {
+Status SessionLink::ask_restore(control::AskRestore request, Deadline deadline,
+                                const LinkState::Meanwhile& work) {
   CKPT_CHECK(check_process());
   asked_at_ = steady_clock::now();
   request.ask = state_->ask_begin();
   side_->post(std::move(request));
-  return state_->wait_slots_for_restore(deadline, watch_);
+  return state_->wait_slots_for_restore(deadline, watch_, work);
 }
 
-Result<Restored> SessionLink::restore(const CopyOut& copy_out, Deadline deadline) {
+Result<Restored> SessionLink::restore(const CopyOut& copy_out, Deadline deadline,
+                                      const LinkState::Meanwhile& work) {
   CKPT_CHECK(check_process());
   Restored restored;
   while (true) {
-    CKPT_TRY(auto next, state_->wait_offer(deadline, watch_));
+    CKPT_TRY(auto next, state_->wait_offer(deadline, watch_, work));
     if (!next) break;
     CKPT_POINT("load.offer");
     const control::Offer& offer = next->offer;

@@ -97,13 +97,19 @@ class SessionLink final {
 
   // Asks for a restore, under a number that it gives, and waits until the Slots for it are mapped.
   // The wait ends as soon as the restore is over, so that a job with nothing to restore does not
-  // wait. Errors: those of set_layout.
-  Status ask_restore(control::AskRestore request, Deadline deadline);
+  // wait. This and restore() do `work` meanwhile, as LinkState. Errors: those of set_layout.
+  Status ask_restore(control::AskRestore request, Deadline deadline,
+                     const LinkState::Meanwhile& work = {});
   // Runs the restore that was asked for. Calls `copy_out` on this thread for each offer, with the
   // Slot's bytes; it returns ok, or why this copy is bad. Returns the restored step with its
   // source, or the error of all ranks.
   using CopyOut = std::function<Status(const control::Offer& offer, std::span<const std::byte>)>;
-  Result<Restored> restore(const CopyOut& copy_out, Deadline deadline);
+  Result<Restored> restore(const CopyOut& copy_out, Deadline deadline,
+                           const LinkState::Meanwhile& work = {});
+  struct Restoring {  // For both.
+    const CopyOut& copy_out;
+    LinkState::Meanwhile work;
+  };
   // Restores from now on report their progress to `watch` while they wait, and end when it gives
   // up.
   void watch_restores(RestoreWatch watch) { watch_ = std::move(watch); }

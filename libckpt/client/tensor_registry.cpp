@@ -267,4 +267,12 @@ std::vector<snapshot::Target> TensorRegistry::targets() const {
   return targets;
 }
 
+std::vector<std::span<std::byte>> TensorRegistry::host_memory() const {
+  std::vector<std::span<std::byte>> memory;
+  for (const auto& [order, entry] : tensors_)
+    if (entry.device == 0)
+      memory.emplace_back(static_cast<std::byte*>(entry.tensor.data), entry.bytes);
+  return memory;
+}
+
 }  // namespace ckpt::client

@@ -60,6 +60,8 @@ class TensorRegistry {
   // Parallel to `layout.tensors`, which was made from `specs`.
   std::vector<snapshot::Source> sources(const format::Layout& layout) const;
   std::vector<snapshot::Target> targets() const;
+  // The bytes of all that are on the host.
+  std::vector<std::span<std::byte>> host_memory() const;
   // Tensors on the host that this rank and others divide, whoever captures them; of tied names the
   // first.
   std::vector<HeldCopy> held_copies() const;

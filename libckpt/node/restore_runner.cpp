@@ -105,7 +105,20 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
     CKPT_ASSERT(start.base.has_value());
     session->is_copying = true;
     facts_.context.spawn(bring_shard(rank.rank, session->id, start));
+  } else if (!session->slots_sent || !rank.fenced.empty()) {
+    announce(rank, *session, start);
   }
+}
+
+// The process before it may take long to die. The trainer learns that bytes will come, and gives
+// its tensors their memory meanwhile.
+void RestoreRunner::announce(const Rank& rank, Session& session, const format::Start& start) const {
+  if (start.is_of_others() || start.source == SourceChoice::storage) return;
+  if (std::exchange(session.announced_start, start.start_id) == start.start_id) return;
+  const auto held = slots_.find({start.base.value(), rank.rank}, start.digests.at(rank.rank));
+  if (held)
+    session.events->tell(
+        control::Filling{0, held->record()->bytes, name_of(CopySource(OwnMemory()))});
 }
 
 asio::awaitable<void> RestoreRunner::bring_shard(std::uint32_t rank_number, SessionId id,

@@ -44,6 +44,7 @@ class RestoreRunner {
 
  private:
   void obey_start(Rank& rank, const format::Start& start);
+  void announce(const Rank& rank, Session& session, const format::Start& start) const;
   asio::awaitable<void> bring_shard(std::uint32_t rank, SessionId id, format::Start start);
   asio::awaitable<bool> needs_pieces(std::uint32_t rank, SessionId id, const format::Start& start);
   asio::awaitable<void> hold_own_shard(std::uint32_t rank, SessionId id,

@@ -155,6 +155,7 @@ struct Session {
   std::optional<format::StepId> committed_sent, durable_sent;
   std::optional<Step> next_capture_sent;
   control::Notice notice_sent;
+  std::uint64_t announced_start = 0;  // Its bytes are here, and will be offered.
 };
 
 }  // namespace ckpt::node

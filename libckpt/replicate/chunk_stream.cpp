@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 
 #include "base/assert.hpp"
 #include "base/started.hpp"
@@ -44,6 +45,8 @@ class Sender {
   Task<void> await_applied();
   // The peer's refusal, if it ended one of the waits above.
   const std::optional<Error>& refusal() const { return refusal_; }
+  // Chunks that were sent and not acknowledged, in the order of sending.
+  const std::deque<std::size_t>& in_flight() const { return in_flight_; }
 
  private:
   Task<bool> read_answer();  // Returns true for APPLIED.
@@ -52,7 +55,7 @@ class Sender {
   SealedShard source_;
   std::uint64_t sent_bytes_ = 0;
   std::uint64_t applied_bytes_ = 0;
-  std::size_t chunks_in_flight_ = 0;
+  std::deque<std::size_t> in_flight_;
   std::optional<Error> refusal_;
 };
 
@@ -78,17 +81,17 @@ Task<bool> Sender::read_answer() {
     co_return true;
   }
   const bool is_forward = answer.offset > applied_bytes_ && answer.offset <= sent_bytes_;
-  if (answer.kind != FrameKind::progress || !is_forward || chunks_in_flight_ == 0)
+  if (answer.kind != FrameKind::progress || !is_forward || in_flight_.empty())
     co_return fail(Errc::corruption, fmt::format("send shard to {}: it answered {} out of turn",
                                                  remote, to_string(answer.kind)));
   applied_bytes_ = answer.offset;
-  --chunks_in_flight_;
+  in_flight_.pop_front();
   co_return false;
 }
 
 Task<void> Sender::make_room(std::uint64_t bytes) {
-  while (chunks_in_flight_ >= chunks_in_flight_max ||
-         (chunks_in_flight_ > 0 &&
+  while (in_flight_.size() >= chunks_in_flight_max ||
+         (!in_flight_.empty() &&
           sent_bytes_ - applied_bytes_ + bytes > stream_.options.window_bytes)) {
     CKPT_CO_TRY(const bool is_applied, co_await read_answer());
     if (is_applied) co_return fail(Errc::corruption, "send shard: applied before all was sent");
@@ -97,7 +100,7 @@ Task<void> Sender::make_room(std::uint64_t bytes) {
 }
 
 Task<void> Sender::settle() {
-  while (chunks_in_flight_ > 0) {
+  while (!in_flight_.empty()) {
     CKPT_CO_TRY(const bool is_applied, co_await read_answer());
     if (is_applied) co_return fail(Errc::corruption, "send shard: applied before all was sent");
   }
@@ -129,7 +132,7 @@ Task<void> Sender::send_chunk(std::size_t index, std::vector<os::FileSpan> parts
     CKPT_CO_CHECK(co_await stream_.connection.write_file(part, step_deadline(stream_)));
   }
   sent_bytes_ += extent.bytes;
-  ++chunks_in_flight_;
+  in_flight_.push_back(index);
   co_return Status();
 }
 
@@ -142,7 +145,7 @@ Task<void> Sender::name_chunk(std::size_t index) {
   const std::span<const std::byte> head_bytes(head);
   CKPT_CO_CHECK(co_await stream_.connection.write(head_bytes, step_deadline(stream_)));
   sent_bytes_ += extent.bytes;
-  ++chunks_in_flight_;
+  in_flight_.push_back(index);
   co_return Status();
 }
 
@@ -251,6 +254,21 @@ Task<void> refuse(ChunkStream& stream, Error why) {
   co_return sent;
 }
 
+Task<void> refuse_and_drain(ChunkStream& stream, Error why) {
+  CKPT_CO_CHECK(co_await refuse(stream, std::move(why)));
+  std::vector<std::byte> thrown_away(piece_bytes);
+  const Time deadline = step_deadline(stream);
+  for (;;) {
+    CKPT_CO_TRY(const wire::FrameHeader header,
+                co_await wire::read_header(stream.connection, deadline));
+    for (std::size_t left = header.body_bytes; left > 0;) {
+      const auto piece = std::span(thrown_away).first(std::min(left, thrown_away.size()));
+      CKPT_CO_CHECK(co_await stream.connection.read(piece, deadline));
+      left -= piece.size();
+    }
+  }
+}
+
 Status check_source(const SealedShard& source) {
   CKPT_ASSERT(source.record != nullptr);
   std::uint64_t bytes = 0;
@@ -276,39 +294,27 @@ std::size_t next_missing(const ChunkSet& have, std::size_t index) {
   return index;
 }
 
-Task<Sent> send_missing(ChunkStream& stream, Sender& sender, SealedShard source, ChunkSet have,
-                        bool verify) {
+Task<void> send_missing(ChunkStream& stream, Sender& sender, SealedShard source, ChunkSet have) {
   const asio::any_io_executor executor = co_await asio::this_coro::executor;
-  Sent outcome;
-  // On the Chunk that is sent next. They hold the sources.
-  std::optional<Started<bool>> verdict;
+  // On the Chunk that is sent next. It holds the sources.
   std::optional<Started<bool>> comparison;
-  const auto begin_verdict = [&](std::size_t index) {
+  const auto begin_comparison = [&](std::size_t index) {
     comparison.reset();
-    if (index == have.size()) return;
-    Compute* const compute = stream.options.compute;
-    if (verify) verdict.emplace(executor, stream.clock, is_whole(compute, source, index));
-    if (stream.base && may_be_same(*source.record, *stream.base->record, index))
-      comparison.emplace(executor, stream.clock, is_same(compute, source, *stream.base, index));
+    if (index == have.size() || !stream.base) return;
+    if (!may_be_same(*source.record, *stream.base->record, index)) return;
+    comparison.emplace(executor, stream.clock,
+                       is_same(stream.options.compute, source, *stream.base, index));
   };
   std::size_t next = next_missing(have, 0);
-  begin_verdict(next);
+  begin_comparison(next);
   while (next < have.size()) {
     const std::size_t index = next;
-    if (verify) {
-      CKPT_CO_TRY(const bool is_good, co_await verdict->result());
-      if (!is_good) {
-        CKPT_CO_CHECK(co_await sender.settle());
-        outcome.damaged_chunk = index;
-        co_return outcome;
-      }
-    }
     bool is_named = false;
     if (comparison) {
       CKPT_CO_TRY(is_named, co_await comparison->result());
     }
     next = next_missing(have, index + 1);
-    begin_verdict(next);  // It comes while this Chunk is sent.
+    begin_comparison(next);  // It ends while this Chunk is sent.
     const format::Extent extent = source.record->chunk(index);
     CKPT_CO_CHECK(co_await sender.make_room(extent.bytes));
     if (is_named) {
@@ -320,20 +326,21 @@ Task<Sent> send_missing(ChunkStream& stream, Sender& sender, SealedShard source,
     CKPT_CO_CHECK(co_await sender.send_chunk(index, std::move(parts)));
     if (stream.options.on_chunk) stream.options.on_chunk(index);
   }
-  CKPT_CO_CHECK(co_await sender.await_applied());
-  outcome.is_applied = true;
-  co_return outcome;
+  auto applied = co_await sender.await_applied();
+  co_return applied;
 }
 
 }  // namespace
 
-Task<Sent> send_chunks(ChunkStream& stream, SealedShard source, ChunkSet have, bool verify) {
+Task<Sent> send_chunks(ChunkStream& stream, SealedShard source, ChunkSet have) {
   Sender sender(stream, source);
-  auto sent = co_await send_missing(stream, sender, std::move(source), std::move(have), verify);
-  if (sent || !sender.refusal()) co_return sent;
-  Sent refused;
-  refused.refusal = sender.refusal();
-  co_return refused;
+  auto came = co_await send_missing(stream, sender, std::move(source), std::move(have));
+  Sent sent;
+  if (came) co_return sent;
+  sent.refusal = sender.refusal();
+  if (!sent.refusal) sent.failure.emplace(std::move(came).error());
+  sent.unacknowledged.assign(sender.in_flight().begin(), sender.in_flight().end());
+  co_return sent;
 }
 
 Task<Received> receive_chunks(ChunkStream& stream,

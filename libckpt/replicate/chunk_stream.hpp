@@ -8,6 +8,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "replicate/transfer.hpp"
 #include "wire/message.hpp"
@@ -33,6 +34,10 @@ Task<void> send_message(ChunkStream& stream, wire::FrameKind kind, std::vector<s
                         std::uint64_t offset = 0);
 // Answers with REFUSE. Errors: those of the connection.
 Task<void> refuse(ChunkStream& stream, Error why);
+// The same in the middle of the stream. Reads everything that the sender sent before it saw the
+// refusal: closing earlier would reset its connection. Always ends in an error, with the sender's
+// close at the latest when its window is full.
+Task<void> refuse_and_drain(ChunkStream& stream, Error why);
 // Checks that `source` has as many bytes as the record says, before any of them is sent.
 Status check_source(const SealedShard& source);
 
@@ -40,14 +45,14 @@ Status check_source(const SealedShard& source);
 Task<bool> is_whole(Compute* compute, SealedShard source, std::size_t index);
 
 struct Sent {
-  bool is_applied = false;       // The peer has everything, verified.
   std::optional<Error> refusal;  // From the peer, during the stream or instead of APPLIED.
-  std::optional<std::size_t> damaged_chunk;  // Ours: it and later ones were not sent.
+  std::optional<Error> failure;  // That of the connection, or corruption.
+  // With one of them: what the peer had not acknowledged, in the order of sending.
+  std::vector<std::size_t> unacknowledged;
 };
-// Sends the Chunks that are not in `have`. With `verify`, each is checked before it is sent. A
-// damaged one ends the stream cleanly, without APPLIED. Errors: those of the connection,
-// corruption.
-Task<Sent> send_chunks(ChunkStream& stream, SealedShard source, ChunkSet have, bool verify);
+// Sends the Chunks that are not in `have`. With neither a refusal nor a failure, the peer has
+// everything, verified. Errors: none.
+Task<Sent> send_chunks(ChunkStream& stream, SealedShard source, ChunkSet have);
 
 struct Received {
   ChunkSet have;

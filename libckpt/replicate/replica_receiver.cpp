@@ -31,22 +31,6 @@ Task<void> send_applied(ChunkStream& stream) {
   co_return sent;
 }
 
-// Reads everything the sender sent before it saw our refusal: closing earlier would reset its
-// connection. Ends with the sender's close, at the latest when its window is full.
-Task<void> drain(ChunkStream& stream) {
-  std::vector<std::byte> thrown_away(piece_bytes);
-  const Time deadline = step_deadline(stream);
-  for (;;) {
-    CKPT_CO_TRY(const wire::FrameHeader header,
-                co_await wire::read_header(stream.connection, deadline));
-    for (std::size_t left = header.body_bytes; left > 0;) {
-      const auto piece = std::span(thrown_away).first(std::min(left, thrown_away.size()));
-      CKPT_CO_CHECK(co_await stream.connection.read(piece, deadline));
-      left -= piece.size();
-    }
-  }
-}
-
 Task<Received> receive(ChunkStream& stream, std::shared_ptr<const format::ShardRecord> record,
                        std::span<std::byte> target, ChunkSet have, std::uint64_t timeline) {
   // Step 2.
@@ -66,11 +50,8 @@ Error damage_of(const format::ShardRecord& record, const Received& arrived) {
 
 Task<void> refuse_damage(ChunkStream& stream, Error why) {
   Error reason = why;
-  auto refused = co_await refuse(stream, std::move(reason));
-  if (refused) {
-    auto drained = co_await drain(stream);
-    static_cast<void>(drained);  // It always ends in an error.
-  }
+  auto drained = co_await refuse_and_drain(stream, std::move(reason));
+  static_cast<void>(drained);  // It always ends in an error.
   co_return fail(std::move(why).context("receive shard from " + stream.connection.remote()));
 }
 

@@ -60,12 +60,12 @@ Task<Grant> make_offer(ChunkStream& stream, wire::Message offer, std::size_t chu
 }
 
 Task<Delivery> send(ChunkStream& stream, SealedShard source, ChunkSet have) {
-  CKPT_CO_TRY(const Sent sent, co_await send_chunks(stream, source, std::move(have), false));
+  CKPT_CO_TRY(const Sent sent, co_await send_chunks(stream, source, std::move(have)));
+  if (sent.failure) co_return fail(*sent.failure);
   if (sent.refusal) {
     if (sent.refusal->code() != Errc::cancelled) co_return fail(*sent.refusal);
     co_return Delivery::declined;
   }
-  CKPT_ASSERT(sent.is_applied);
   co_return Delivery::applied;
 }
 

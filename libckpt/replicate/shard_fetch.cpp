@@ -42,11 +42,17 @@ Task<void> fetch(ChunkStream& stream, std::shared_ptr<const format::ShardRecord>
   CKPT_CO_CHECK(co_await send_message(stream, FrameKind::fetch, std::move(body)));
   CKPT_CO_TRY(const Received arrived, co_await receive_chunks(stream, record, std::move(target),
                                                               std::move(have), std::nullopt));
-  if (arrived.damaged_chunk)
-    co_return fail(Errc::corruption, fmt::format("fetch {} from {}: chunk {} does not match its "
-                                                 "checksum",
-                                                 name_of(record->id), stream.connection.remote(),
-                                                 *arrived.damaged_chunk));
+  if (arrived.damaged_chunk) {
+    const Error why(
+        Errc::corruption,
+        fmt::format("fetch {} from {}: chunk {} does not match its checksum", name_of(record->id),
+                    stream.connection.remote(), *arrived.damaged_chunk));
+    Error reason = why;
+    // It ends when the holder has looked at its copy, which then is not asked for again.
+    auto drained = co_await refuse_and_drain(stream, std::move(reason));
+    static_cast<void>(drained);
+    co_return fail(why);
+  }
   format::Writer writer;
   writer.digest(stream.digest);
   CKPT_CO_CHECK(co_await send_message(stream, FrameKind::applied, writer.take()));
@@ -71,6 +77,16 @@ Result<Order> take_order(const wire::Message& request, const std::string& job,
   const std::size_t chunks = order.source.record->chunk_crcs.size();
   CKPT_TRY(order.have, ChunkSet::decode(body.subspan(CopyName::encoded_bytes), chunks));
   return order;
+}
+
+// The first of these Chunks that fails its checksum here.
+Task<std::optional<std::size_t>> find_damage_in(std::vector<std::size_t> chunks, Compute* compute,
+                                                SealedShard source) {
+  for (const std::size_t index : chunks) {
+    CKPT_CO_TRY(const bool is_good, co_await is_whole(compute, source, index));
+    if (!is_good) co_return std::optional<std::size_t>(index);
+  }
+  co_return std::optional<std::size_t>();
 }
 
 Task<void> refuse_or_close(ChunkStream& stream, Error why) {
@@ -145,22 +161,16 @@ Task<void> serve_fetch(wire::Connection& connection, Clock& clock, std::string j
   }
   const FetchRequest wanted = order->wanted;
   stream.digest = wanted.digest;
-  SealedShard source = std::move(order.value().source);
-  auto sent = co_await send_chunks(stream, std::move(source), std::move(order.value().have), true);
-  if (!sent) {
-    connection.close();
-    co_return fail(std::move(sent).error());
-  }
-  if (sent->refusal) {
-    connection.close();
-    co_return fail(std::move(*sent.value().refusal));
-  }
-  if (!sent->damaged_chunk) co_return Status();
-  provider.damaged(job, wanted.shard, wanted.digest, *sent->damaged_chunk);
-  Error why(Errc::corruption, fmt::format("our copy of {} is damaged in chunk {}",
-                                          name_of(wanted.shard), *sent->damaged_chunk));
-  CKPT_CO_CHECK(co_await refuse_or_close(stream, std::move(why)));
-  co_return Status();
+  const SealedShard source = std::move(order.value().source);
+  CKPT_CO_TRY(Sent sent, co_await send_chunks(stream, source, std::move(order.value().have)));
+  if (!sent.refusal && !sent.failure) co_return Status();
+  // The asker may have left because of damage. Noise on the way must not cost us a good copy: it
+  // goes only if it is ours that is damaged.
+  std::vector<std::size_t> doubtful = std::move(sent.unacknowledged);
+  auto damage = co_await find_damage_in(std::move(doubtful), stream.options.compute, source);
+  if (damage && *damage) provider.damaged(job, wanted.shard, wanted.digest, **damage);
+  connection.close();
+  co_return fail(sent.refusal ? std::move(*sent.refusal) : std::move(*sent.failure));
 }
 
 }  // namespace ckpt::replicate

@@ -3,8 +3,8 @@
 //   FETCH_RECORD (shard, digest) -> RECORD            the asker makes room
 //   FETCH (shard, digest, what it has) -> DATA... <-> PROGRESS... <- APPLIED
 //
-// The holder verifies each Chunk before sending it. The receiver verifies it again, against the
-// record whose digest both named.
+// The receiver verifies each Chunk, against the record whose digest both named. If one does not
+// match, it refuses it, and the holder looks at its own copy before it closes the connection.
 #pragma once
 
 #include "replicate/transfer.hpp"

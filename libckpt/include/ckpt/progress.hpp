@@ -10,7 +10,8 @@ namespace ckpt {
 struct RestoreProgress {
   enum class Phase : std::uint8_t {
     waiting,  // For other ranks, for the daemon, or until a step is chosen.
-    filling,  // From storage, or a peer's memory, into memory of this node.
+    filling,  // From storage, or a peer's memory, into memory of this node. Without any bytes yet:
+              // they may also be here, while an older trainer still has the Slots.
     copying,  // From that memory into the tensors.
     ended,    // Reported once, after success and failure alike.
   };

@@ -395,6 +395,52 @@ TEST_CASE("link state: the watch of a restore ends it while it waits", "[unit][c
   CHECK_THAT(ended.error().text(), Contains("given it up"));
 }
 
+TEST_CASE("link state: a wait for Slots works once bytes are on their way", "[unit][client]") {
+  Session session;
+  session.ask = session.state.ask_begin();
+  session.state.ask_layout(page_bytes);
+  int worked = 0;
+  const LinkState::Meanwhile work = [&] {
+    if (++worked == 3) session.make_slots();
+    return true;
+  };
+  REQUIRE_FALSE(session.state.wait_slots_for_restore(passed, {}, work));
+  CHECK(worked == 0);
+  session.state.restore_filling({0, 5 * MiB, "own memory"});
+  const Deadline never = std::chrono::steady_clock::now() + std::chrono::hours(1);
+  REQUIRE(session.state.wait_slots_for_restore(never, {}, work));
+  CHECK(worked == 3);
+}
+
+TEST_CASE(
+    "link state: work of a wait neither outlives its deadline nor comes again when it is done",
+    "[unit][client]") {
+  Session session;
+  session.ask = session.state.ask_begin();
+  session.make_slots();
+  session.state.restore_filling({0, 5 * MiB, "node B"});
+  int worked = 0;
+  bool is_more = true;
+  const LinkState::Meanwhile work = [&] {
+    ++worked;
+    return is_more;
+  };
+  SECTION("a deadline that has passed") {
+    CHECK_FALSE(session.state.wait_offer(passed, {}, work));
+    CHECK(worked == 1);
+  }
+  SECTION("nothing left to do") {
+    is_more = false;
+    const RestoreWatch begins = [&](const RestoreProgress&) {
+      session.begin();
+      return true;
+    };
+    const Deadline never = std::chrono::steady_clock::now() + std::chrono::hours(1);
+    REQUIRE(session.state.wait_offer(never, begins, work));
+    CHECK(worked == 1);
+  }
+}
+
 TEST_CASE("link state: a daemon that does not answer is named until it does", "[unit][client]") {
   Session session;
   session.make_slots();

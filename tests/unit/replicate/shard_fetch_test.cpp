@@ -1,6 +1,5 @@
 // Goal:   recovery gets exactly the bytes that were agreed on, from as many holders as it takes,
-// and a
-//         holder whose copy has rotted says so instead of serving it.
+//         and a holder whose copy has rotted learns of it.
 // Method: real asker and holder over the simulated network, with flips, cuts, rotten memory and a
 //         second holder.
 #include "transfer_scene.hpp"
@@ -30,12 +29,14 @@ class SlowCompute final : public Compute {
   explicit SlowCompute(Clock& clock) : clock_(clock) {}
   Task<void> run(std::function<void()> work) override {
     ++in_flight;
+    ++runs;
     CKPT_CO_CHECK(co_await sleep_until(clock_, clock_.after(std::chrono::seconds(5))));
     work();
     --in_flight;
     co_return Status();
   }
   int in_flight = 0;
+  int runs = 0;
 
  private:
   Clock& clock_;
@@ -178,19 +179,58 @@ TEST_CASE("fetch: when it has failed, nobody reads its memory any more", "[unit]
   REQUIRE(compute.in_flight == 0);
 }
 
-TEST_CASE("fetch: the holder verifies the next chunk while it sends one", "[unit][replicate]") {
+TEST_CASE("fetch: a holder computes no checksum of what its asker accepts", "[unit][replicate]") {
   const auto shard = std::make_shared<Shard>(4, page_bytes);
   FetchScene scene(shard);
   SlowCompute compute(scene.pair.clock);
   scene.service_compute = &compute;
   scene.connect();
   Bytes target(shard->record->bytes);
-  TransferOptions options = scene.options();
-  std::vector<int> verified_beside;
-  options.on_chunk = [&](std::size_t) { verified_beside.push_back(compute.in_flight); };
-  REQUIRE(scene.pair.run(fetch_shard(*scene.at_a, scene.pair.clock, shard->record,
-                                     std::span(target), ChunkSet(4), std::move(options))));
-  REQUIRE(verified_beside == std::vector<int>{1, 1, 1, 0});
+  ChunkSet have(4);
+  REQUIRE(scene.fetch(*shard, target, have));
+  REQUIRE(target == *shard->memory);
+  REQUIRE(compute.runs == 0);
+}
+
+TEST_CASE("fetch: a flip on the way costs the holder no good copy", "[unit][replicate]") {
+  const auto shard = std::make_shared<Shard>(20);
+  StreamFault fault;
+  fault.from = "B";
+  fault.to = "A";
+  fault.offset = 5 * page_bytes;
+  FetchScene scene(shard);
+  SlowCompute compute(scene.pair.clock);
+  scene.service_compute = &compute;
+  scene.connect();
+  scene.pair.network.inject(fault);
+  Bytes target(shard->record->bytes);
+  ChunkSet have(20);
+  const Status fetched = scene.fetch(*shard, target, have);
+  REQUIRE_FALSE(fetched);
+  REQUIRE(fetched.error().code() == Errc::corruption);
+  REQUIRE_FALSE(scene.service_end());
+  CHECK(compute.runs > 0);  // It has looked.
+  CHECK(scene.provider.damaged_chunks.empty());
+}
+
+TEST_CASE("fetch: a holder that loses its asker looks at what was not acknowledged",
+          "[unit][replicate]") {
+  const auto shard = std::make_shared<Shard>(4);
+  FetchScene scene(shard);
+  (*shard->memory)[7] ^= std::byte(1);
+  wire::Message request;
+  request.kind = wire::FrameKind::fetch;
+  request.ticket = 1;
+  request.body = encode(CopyName{shard->record->id, shard->digest});
+  const Bytes nothing = ChunkSet(4).encode();
+  request.body.insert(request.body.end(), nothing.begin(), nothing.end());
+  REQUIRE(scene.pair.run(wire::write_message(*scene.at_a, request, no_deadline)));
+  Bytes first_chunk(wire::frame_header_bytes + page_bytes);
+  REQUIRE(scene.pair.run(scene.at_a->read(first_chunk, no_deadline)));
+  REQUIRE(scene.pair.run(wire::read_header(*scene.at_a, no_deadline)));
+  scene.at_a->close();
+  REQUIRE_FALSE(scene.service_end());
+  REQUIRE(scene.provider.damaged_chunks == std::vector<std::size_t>{0});
 }
 
 TEST_CASE("fetch: requests that lie are refused", "[unit][replicate]") {
