@@ -32,7 +32,7 @@ std::string render(const Event& event, std::chrono::system_clock::time_point tim
 
 namespace {
 
-// An object cannot grow: each line is one, and their names are in the order of time.
+// An object cannot be appended to, so each line is an object. Their names are in the order of time.
 Task<void> put_event(Site site, std::vector<std::byte> line) {
   const auto now = site.clock().wall_time().time_since_epoch();
   const std::string name = fmt::format(
@@ -56,6 +56,7 @@ Task<void> record_event(Site site, Event event, os::Syncing syncing) {
     co_return Status();
   }
   Status done = co_await site.files().append_small(site.at(log_name), std::move(copy), syncing);
+  // A full disk must not stop the deletion that makes room.
   if (!done && done.error().code() == Errc::exhausted) {
     log_warning("storage: {} could not be appended to ({}): {}", os::display(site.at(log_name)),
                 done.error().message(), line);

@@ -136,6 +136,7 @@ def train_one_step():
     ),
     "options": (
         "items = {'model': model, 'optimizer': optimizer}; train_one_step()",
+        "session.close()",
         "session.close(); session = libckpt.init('gpt2', 'checkpoints')",
         "assert step == 1; session.close()\n"
         "ckpt = pathlib.Path(libckpt.__file__).parent / 'bin' / 'ckpt'\n"

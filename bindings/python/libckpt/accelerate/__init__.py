@@ -147,7 +147,7 @@ class State:
         """The step that was loaded; none: there is nothing."""
         memory, folders = self._memory, self._folders
         folder, folder_step, updated = memory.decide("newest folder", folders.names.newest())
-        restored = memory.newest()
+        restored = memory.restore_newest()
         is_later = restored is not None and memory.decide(
             "later folder", folders.names.is_later(folder, memory.position.saves)
         )

@@ -23,8 +23,8 @@ class Memory:
         self._accelerator, self._overlap = accelerator, _settings.flag("overlap", overlap)
         self._guarded = []
         self.position = Position(accelerator)
-        self.step = -1  # That was captured or restored last.
-        self.updated = -1  # The same, without batches between two updates.
+        self.step = -1  # The one that was captured or restored last.
+        self.updated = -1  # The newest such step that ended with an optimizer's update.
         self._ticket = None  # The newest capture's.
         self.session = self._unopened = None
         self.failure = None  # Why the newest step could not be had.
@@ -76,17 +76,17 @@ class Memory:
             items["scaler"] = accelerator.scaler
         return {**items, "rng": RNG(), "place": self.position}
 
-    def newest(self):
-        """The newest step in memory, which is in the objects now. None: there is no step, or
-        `failure` says why not. All ranks have it, or none."""
+    def restore_newest(self):
+        """Restores the newest step that the session has into the objects. None: there is no step,
+        or `failure` says why not. All ranks have it, or none."""
         if self.session is not None:
             self._guard()
         restored, self.failure = _resuming.from_memory(
-            self.session, self._restored, self._unopened
+            self.session, self._restore_items, self._unopened
         )
         return restored
 
-    def _restored(self):
+    def _restore_items(self):
         try:
             return self.session.restore(self.items())
         except errors.NotFound:

@@ -14,7 +14,7 @@ from libckpt.errors import CheckpointError, InvalidArgument
 
 logger = logging.getLogger("libckpt")
 
-PREFIX = "libckpt.common/"  # The library compares blobs with such names.
+PREFIX = "libckpt.common/"  # When a step is stored, the ranks' blobs of such names are compared.
 TENSOR_BYTES_MAX = 1 << 20  # They are read in each save, on the training thread.
 
 

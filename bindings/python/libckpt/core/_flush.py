@@ -4,13 +4,13 @@ import contextlib
 
 from libckpt import errors
 
-# For the commit of several ranks: another one may not have got so far, and waits for this one.
+# For the commit of several ranks: another one may be behind, and wait for a message of this one.
 OTHERS_SECONDS = 10.0
 
 
 def newest(session, started, deadline):
-    """Waits until the newest step is durable: that whose save began last, once it is committed, or
-    the newest committed one where it was given up."""
+    """Waits until the step whose save began last is durable. If that one is never committed, waits
+    for the newest committed step."""
     if started is not None and (session.latest or -1) < started:
         ignored, seconds = [errors.NotFound, errors.Exhausted], deadline
         if session.world_size > 1:

@@ -1,7 +1,7 @@
 """Progress: one line on the terminal of rank 0 that shows how far a long restore is.
 
 Where standard error is no terminal, a log would fill with it: only what a restore waits for is
-logged, once for each reason.
+logged, whenever the reason changes.
 """
 
 import contextlib

@@ -143,8 +143,8 @@ class FileSets:
     # --- publishing, on rank 0
 
     def publish(self, step, facts, path):
-        """Makes the set visible; `path` is its checkpoint, if files of it are in one. Steps
-        that were done already are done again."""
+        """Makes the set visible; `path` is its checkpoint, if files of it are in one. It may
+        run again after a crash: what was done then is done once more."""
         folder, name = self.work.folder(str(step)), facts["name"]
         if self._is_once and _disk.files_of(self.directory / name):
             logger.warning("libckpt: %s is there already and stays as it is: a save of that name, "

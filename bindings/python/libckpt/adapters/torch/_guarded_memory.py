@@ -26,7 +26,7 @@ class GuardedMemory:
         """Bytes by address, of parameters and state. The very same dictionary as before when all of
         them lie where they lay; it is not to be changed."""
         parts = []
-        for optimizer in owners(optimizers):
+        for optimizer in hooked(optimizers):
             for group in optimizer.param_groups:
                 parts.extend(group["params"])
             for state in optimizer.state.values():
@@ -44,13 +44,13 @@ class GuardedMemory:
             numbers = array.array("Q", memory)
             self._memory = memory
             self._ranges = dict(zip(numbers[::2], numbers[1::2], strict=True))
-            self._ranges.pop(0, None)
+            self._ranges.pop(0, None)  # Tensors without memory.
         return self._ranges
 
 
 def by_address(optimizers):
-    """The same tensors by address."""
-    parts = (tensors for optimizer in owners(optimizers) for tensors in tensors_of(optimizer))
+    """The tensors of these optimizers, by the address of their memory."""
+    parts = (tensors for optimizer in hooked(optimizers) for tensors in tensors_of(optimizer))
     return {
         memory.data_ptr(): tensor
         for tensors in parts for tensor in tensors for memory in _memory_of(tensor)
@@ -61,7 +61,7 @@ def _memory_of(part):
     """The tensor whose memory it is; none, where not all writes to a distributed one are seen."""
     if not _distributed.is_distributed(part):
         return [part]
-    is_seen = _unseen_writes.are_told(part.device_mesh)
+    is_seen = _unseen_writes.are_noticed(part.device_mesh)
     return [_distributed.local_of(part)] if is_seen else []
 
 
@@ -70,8 +70,8 @@ def ranges_one_by_one(optimizers):
     return {a: _distributed.memory_of(tensor).nbytes for a, tensor in found if a}
 
 
-def owners(optimizers):
-    """Those that are alive, and ask before each step."""
+def hooked(optimizers):
+    """The optimizers that are alive and whose steps call our hook first."""
     for reference in optimizers:
         optimizer = reference()
         if optimizer is not None and not may_be_replayed(optimizer) and calls_hooks(optimizer):
@@ -79,7 +79,7 @@ def owners(optimizers):
 
 
 def tensors_of(optimizer):
-    """All that its step may change, in parts."""
+    """All that its step may change, in lists."""
     for group in optimizer.param_groups:
         yield group["params"]
     for state in optimizer.state.values():

@@ -18,7 +18,7 @@ _listeners = []  # Called with the tensors before they are written.
 _answers = []  # The one trial has them.
 
 
-def are_told(mesh):
+def are_noticed(mesh):
     """Whether such writes are noticed from now on. It is tried once, with a tensor on this mesh."""
     if not _answers:
         _answers.append(_install() and _try(mesh))
