@@ -17,6 +17,7 @@
 #include "client/restore_copy.hpp"
 #include "client/touch_ahead.hpp"
 #include "format/start.hpp"
+#include "os/memory_available.hpp"
 
 namespace ckpt::client {
 
@@ -164,7 +165,9 @@ Result<Restored> CheckpointSession::restore_agreed(control::AskRestore request,
   Deadline deadline = deadline_after(options_.restore_deadline);
   // What is chosen is not known yet, and what is left out keeps its memory as it is.
   const bool fills_all = terms.choose == nullptr && !terms.leaves_rest;
-  TouchAhead touch(fills_all ? registry_.host_memory() : std::vector<std::span<std::byte>>());
+  const auto memory = os::memory_available();
+  TouchAhead touch(fills_all ? registry_.host_memory() : std::vector<std::span<std::byte>>(),
+                   memory ? memory->bytes : 0);
   const SessionLink::Restoring restoring{copy, [&touch] { return touch.go_on(); }};
   auto restored = ask_and_restore(std::move(request), restoring, deadline);
   if (restored) {

@@ -1,6 +1,7 @@
 #include "client/touch_ahead.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/units.hpp"
 #include "os/fault_in.hpp"
@@ -13,6 +14,12 @@ namespace {
 constexpr std::size_t piece_bytes = MiB;
 
 }  // namespace
+
+TouchAhead::TouchAhead(std::vector<std::span<std::byte>> tensors, std::uint64_t available) {
+  std::uint64_t bytes = 0;
+  for (const std::span<std::byte> tensor : tensors) bytes += tensor.size();
+  if (bytes <= available / 2) left_ = std::move(tensors);
+}
 
 bool TouchAhead::go_on() {
   while (next_ < left_.size() && left_[next_].empty()) ++next_;

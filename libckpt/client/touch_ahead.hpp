@@ -7,15 +7,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace ckpt::client {
 
 class TouchAhead {
  public:
-  explicit TouchAhead(std::vector<std::span<std::byte>> tensors) : left_(std::move(tensors)) {}
+  // `available`: the memory that this process may still use. Where that is less than twice as much
+  // as the tensors have, nothing is touched: the process before may have its tensors yet.
+  TouchAhead(std::vector<std::span<std::byte>> tensors, std::uint64_t available);
 
   // Touches some of them, within a millisecond or so. Changes no byte. Returns false when all were
   // touched.

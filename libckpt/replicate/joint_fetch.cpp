@@ -150,6 +150,11 @@ Task<void> JointFetch::run() {
 
 }  // namespace
 
+void HolderFailures::add(const std::string& holder, Error error) {
+  const auto [found, is_new] = all_.try_emplace(holder, error);
+  if (!is_new && found->second.code() == Errc::not_found) found->second = std::move(error);
+}
+
 Error HolderFailures::error() const {
   CKPT_ASSERT(!all_.empty());
   const auto is_other = [](const auto& it) { return it.second.code() != Errc::not_found; };

@@ -21,7 +21,9 @@ inline constexpr std::size_t fetch_connections_max = 4;
 // The failure of each holder.
 class HolderFailures {
  public:
-  void add(const std::string& holder, Error error) { all_.try_emplace(holder, std::move(error)); }
+  // The first one of each, but for not_found, which a holder also answers once it has found its
+  // copy damaged over another connection.
+  void add(const std::string& holder, Error error);
   bool contains(const std::string& holder) const { return all_.contains(holder); }
   bool empty() const { return all_.empty(); }
   // Not_found if none has the shard, else the code of one that failed otherwise.

@@ -305,6 +305,29 @@ def test_room_for_a_restored_state_is_written_once(monkeypatch):
     assert room.tolist() == [7] * 4 + [0] + [7] * 3 + [0] * 2
 
 
+def test_a_restore_that_fails_leaves_no_foreign_bytes_in_the_optimizer(monkeypatch):
+    """Whoever begins anew behind it would train on with whatever lay in the memory."""
+    torch = pytest.importorskip("torch")
+    from types import SimpleNamespace
+
+    from libckpt import errors
+    from libckpt.deepspeed import _state
+
+    optimizer, made = SimpleNamespace(state={}), torch.full((3,), float("nan"))
+    layout = SimpleNamespace(optimizer=optimizer, arrays=list)
+    engine = SimpleNamespace(optimizer=optimizer)
+
+    def restore(*arguments, **options):
+        raise errors.Unavailable("the daemon is gone")
+
+    monkeypatch.setattr(_state, "make_room", lambda *arguments: [made])
+    monkeypatch.setattr(_state, "targets", lambda *arguments: {})
+    found = SimpleNamespace(items={"optimizer": {}}, step=3)
+    with pytest.raises(errors.Unavailable):
+        _state.EngineState(engine, layout).give(SimpleNamespace(restore=restore), found)
+    assert made.tolist() == [0, 0, 0]
+
+
 def test_the_global_batch_is_kept_by_accumulation():
     deepspeed_door = pytest.importorskip("libckpt.deepspeed")
     steps = [deepspeed_door.accumulation_for(64, 4, ranks) for ranks in (1, 2, 4, 8, 16)]

@@ -38,7 +38,7 @@ TEST_CASE("touch ahead: all tensors get their pages, some at a time", "[unit][cl
   FreshMemory large(2 * MiB + 128 * page_bytes);
   FreshMemory small(32 * page_bytes);
   large.bytes[3] = std::byte{7};
-  TouchAhead touch({std::span<std::byte>(), large.bytes.subspan(MiB), small.bytes});
+  TouchAhead touch({std::span<std::byte>(), large.bytes.subspan(MiB), small.bytes}, GiB);
   CHECK(large.resident_pages() == 1);
   CHECK(touch.go_on());
   CHECK(large.resident_pages() == 1 + MiB / page_bytes);
@@ -53,8 +53,18 @@ TEST_CASE("touch ahead: all tensors get their pages, some at a time", "[unit][cl
 }
 
 TEST_CASE("touch ahead: without tensors there is nothing to do", "[unit][client]") {
-  TouchAhead touch({});
+  TouchAhead touch({}, GiB);
   CHECK_FALSE(touch.go_on());
+}
+
+TEST_CASE("touch ahead: without room for two such processes nothing is touched", "[unit][client]") {
+  FreshMemory tensor(MiB);
+  TouchAhead too_large({tensor.bytes}, 2 * MiB - 1);
+  CHECK_FALSE(too_large.go_on());
+  CHECK(tensor.resident_pages() == 0);
+  TouchAhead fits({tensor.bytes}, 2 * MiB);
+  CHECK(fits.go_on());
+  CHECK(tensor.resident_pages() == MiB / page_bytes);
 }
 
 }  // namespace ckpt::client

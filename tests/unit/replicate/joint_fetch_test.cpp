@@ -222,6 +222,15 @@ TEST_CASE("joint fetch: without a good copy it fails, and names each holder", "[
   CHECK_FALSE(cluster.have.contains(0));
 }
 
+TEST_CASE("joint fetch: a holder that put its damaged copy aside counts as damaged",
+          "[unit][replicate]") {
+  HolderFailures failures;
+  failures.add("b", Error(Errc::not_found, "not here"));  // Over its other connection.
+  failures.add("b", Error(Errc::corruption, "chunk 3"));
+  failures.add("b", Error(Errc::unavailable, "closed"));
+  CHECK(failures.error().code() == Errc::corruption);
+}
+
 TEST_CASE("joint fetch: where nobody has it, it is not found", "[unit][replicate]") {
   Cluster cluster({"b", "c"});
   for (auto& [name, holder] : cluster.holders) holder.provider.shard = nullptr;

@@ -46,9 +46,14 @@ class EngineState:
         prologue = getattr(engine.optimizer, "checkpoint_event_prologue", None)
         if prologue is not None:
             prologue()
-        make_room(layout, items["optimizer"])
-        filled = targets(engine, layout, items) | (into or {})
-        session.restore(filled, step=found.step, arrays=layout.arrays())
+        made = make_room(layout, items["optimizer"])
+        try:
+            filled = targets(engine, layout, items) | (into or {})
+            session.restore(filled, step=found.step, arrays=layout.arrays())
+        except BaseException:
+            for tensor in made:
+                tensor.zero_()  # Training may go on with it, as with an optimizer that is new.
+            raise
         layout.spread()
         give(engine, layout, items)
 
@@ -101,8 +106,9 @@ def targets(engine, layout, items):
 
 
 def make_room(layout, saved):
-    """Gives the optimizer the state that the saved one had. Its values come later."""
-    state = layout.optimizer.state
+    """Gives the optimizer the state that the saved one had. Its values come later. Returns the
+    tensors that are new, with whatever lay in their memory."""
+    state, made = layout.optimizer.state, []
     for flat in layout.flats:
         if flat.kind == "frozen":
             continue
@@ -117,9 +123,11 @@ def make_room(layout, saved):
             there = own.get(key)
             if there is None or there.shape != flat.tensor.shape or there.dtype != dtype:
                 own[key] = _room(flat, dtype)
+                made.append(own[key])
         options = saved["groups"][flat.group] if flat.group < len(saved["groups"]) else {}
         for key, value in found["values"].items():
             own[key] = _placed(own.get(key), value, _device(key, options, flat.tensor))
+    return made
 
 
 def _room(flat, dtype):
