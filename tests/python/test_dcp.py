@@ -235,7 +235,7 @@ def test_small_chunks_go_to_another_rank_together(monkeypatch):
 
     monkeypatch.setattr(_exchange, "MESSAGE_BYTES", 1000)
     monkeypatch.setattr(_exchange.distributed, "P2POp", lambda *arguments: arguments)
-    monkeypatch.setattr(_exchange._group, "_device", lambda: torch.device("cpu"))
+    monkeypatch.setattr(_exchange._group, "message_device", lambda: torch.device("cpu"))
     sizes = {f"step {i}": 4 for i in range(100)} | {"large": 2100}
     transfers = [(name, 0, target) for target in (1, 2) for name in sizes]
 

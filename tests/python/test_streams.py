@@ -100,7 +100,8 @@ class World:
 
 
 class View:
-    type, shape, nbytes, is_buffered = "F32", (4,), 16, False
+    type, shape, nbytes = "F32", (4,), 16
+    is_buffered = is_frozen = False
     kept, counts_writes = None, True
 
     def __init__(self, gpu, address=4096):
