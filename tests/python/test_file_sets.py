@@ -498,7 +498,9 @@ def test_files_of_all_ranks_appear_together(trainer, tmp_path, ranks):
 
 def test_of_what_a_rank_gave_up_nothing_is_seen_and_the_next_set_comes(trainer, tmp_path):
     out = tmp_path / "out"
-    calls = [["give up", "a", 1], ["save", "b", 2], ["give up", "c", 0], ["save", "d", 3]]
+    # A set may overtake the one before on a slow disk: the second waits until the first is there.
+    calls = [["give up", "a", 1], ["save", "b", 2], ["settle"]]
+    calls += [["give up", "c", 0], ["save", "d", 3]]
     said = run(trainer, out, 2, *calls).finish()
     for name, number in (("b", 2), ("d", 3)):
         assert numbers(out / name, 2) == [number] * 2
