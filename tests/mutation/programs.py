@@ -82,14 +82,14 @@ class Build:
     def users_of(self, header):
         """The objects whose sources include a header."""
         if self._users is None:
-            self._users = {}
-            output = None
+            users, output = {}, None  # Others see it only when it is whole: mutants run at once.
             for line in self.ninja("-t", "deps").splitlines():
                 name = os.path.basename(line)
                 if line and not line.startswith(" "):
                     output = line.partition(":")[0]
                 elif line:
-                    self._users.setdefault(name, []).append((output, line.strip()))
+                    users.setdefault(name, []).append((output, line.strip()))
+            self._users = users
         wanted = str(self.root / "libckpt" / header)
         return [output for output, path in self._users.get(os.path.basename(header), [])
                 if os.path.realpath(self.tree / path) == os.path.realpath(wanted)]
