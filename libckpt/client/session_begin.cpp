@@ -163,7 +163,7 @@ Result<Restored> CheckpointSession::restore_agreed(control::AskRestore request,
     return copied;
   };
   Deadline deadline = deadline_after(options_.restore_deadline);
-  // What is chosen is not known yet, and what is left out keeps its memory as it is.
+  // A choice is not known yet, and tensors that are left out keep their memory as it is.
   const bool fills_all = terms.choose == nullptr && !terms.leaves_rest;
   const auto memory = os::memory_available();
   TouchAhead touch(fills_all ? registry_.host_memory() : std::vector<std::span<std::byte>>(),

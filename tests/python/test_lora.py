@@ -100,7 +100,7 @@ def test_a_save_writes_the_chunks_that_changed(sharing_disk, start):
 
 
 def check_shares(log, word, share_max):
-    """Of the large state, which rank 0 has."""
+    """The large state is rank 0's."""
     assert 0.0095 < float(said(log, 0, "trained")[0][0]) < 0.0105
     (whole, _), (bytes_now, bytes_named) = sent_each(log, 0, word)
     assert whole > 1 << 30

@@ -224,7 +224,7 @@ class Registration:
         ]  # fmt: skip
 
     def _more_of(self, name, view):
-        """What few tensors have: a place in a larger one, and whether it is frozen."""
+        """Facts that few tensors have: a place in a larger one, and whether it is frozen."""
         place = self._places.get(name)
         if view.is_frozen:
             return place, True

@@ -43,8 +43,8 @@ def run(ranks, transfers, contents):
 
 
 def messages(transfers, contents, rank):
-    """What goes from one rank to another is cut without regard to others: both cut it alike. Small
-    contents go together: a model has a number of steps for each parameter."""
+    """The bytes from one rank to another are cut without regard to others: both cut them alike.
+    Small contents go together: a model has a number of steps for each parameter."""
     for (source, target), together in itertools.groupby(transfers, lambda each: each[1:]):
         rows = [contents[source, name] for name, *_ in together]
         for parts in buckets(rows, MESSAGE_BYTES):

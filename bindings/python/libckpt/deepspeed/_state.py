@@ -131,8 +131,8 @@ def make_room(layout, saved):
 
 
 def _room(flat, dtype):
-    """Like the flat tensor. What the restore fills is left as it is: to touch memory for the first
-    time takes longer than the copy, which several threads share. Padding is zero."""
+    """Like the flat tensor. The places that a restore fills are left as they are: to touch memory
+    for the first time takes longer than the copy, which several threads share. Padding is zero."""
     made = torch.empty_like(flat.tensor.detach(), dtype=dtype)
     row, end = made.view(-1), 0
     for part in sorted(flat.parts, key=lambda part: part.at):
