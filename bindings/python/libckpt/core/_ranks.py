@@ -16,8 +16,8 @@ from libckpt.core import _frameworks
 SAY_SECONDS = 60.0  # Ranks open, save and restore together; a slow import or a first step is less.
 SILENT_SECONDS = 5.0  # A longer wait is logged.
 PAUSE_MIN, PAUSE_MAX = 0.001, 0.25
-LATE_PART = 16  # What comes is heard later by this part of the time that it took, at most.
-RANKS_AT_ONCE = 256  # That may ask one Store at the shortest pause.
+LATE_PART = 16  # A pause is this part of the wait so far, so a message is noticed hardly later.
+RANKS_AT_ONCE = 256  # So many may ask one Store at the shortest pause.
 
 logger = logging.getLogger("libckpt")
 
