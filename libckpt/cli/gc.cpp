@@ -192,7 +192,7 @@ Status remove_all(Workplace& workplace, const storage::Site& site, const Plan& p
     CKPT_CHECK(check_history(workplace, site, plan));
     std::string reason = "ckpt gc: " + storage::deletion_reason(checkpoint, plan.rule);
     Status removed =
-        workplace.run(storage::remove_listed(site, checkpoint, plan.run, std::move(reason)));
+        workplace.run(storage::remove_checkpoint(site, checkpoint, plan.run, std::move(reason)));
     if (!removed && removed.error().code() != Errc::not_found) return removed;
   }
   storage::StaleAttempts stale;

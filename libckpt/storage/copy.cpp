@@ -348,7 +348,8 @@ Task<void> remove_abandoned(Site target, const CopyOrder& order, const format::T
   const auto standing = co_await read_manifest(target, name);
   if (!standing || !makes_way(order, timelines, **standing)) co_return Status();
   const std::string reason = fmt::format("saved again in timeline {}", order.manifest->at.timeline);
-  Status removed = co_await remove_checkpoint(target, name, order.manifest->run, reason);
+  Status removed =
+      co_await remove_checkpoint(target, describe(**standing, name), order.manifest->run, reason);
   co_return removed;
 }
 

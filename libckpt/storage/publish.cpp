@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <ckpt/version.hpp>
+#include <optional>
 #include <set>
 
 #include "base/assert.hpp"
@@ -183,10 +184,13 @@ Task<void> complete_work_directory(Site site, PublishOrder order, std::string te
   co_return Status();
 }
 
+// Directories of one step and run, none of them newer than what is published, as they were listed.
+using Generations = std::vector<Checkpoint>;
+
 struct Placed {
   std::string name;
-  std::string exchanged;            // Hidden name of the directory that was replaced; empty: none.
-  std::vector<std::string> others;  // Other generations of this step and run, none newer.
+  std::string exchanged;  // Hidden name of the directory that was replaced; empty: none.
+  Generations others;
 };
 
 // Returns false if the file system has no exchange.
@@ -223,9 +227,18 @@ Task<void> keep_newer(Site site, PublishOrder order, std::string name) {
   co_return fail(published_already(order, (*taken)->at.timeline));
 }
 
-// The directories of this step that are certainly of this run and may be replaced, by generation.
-Task<std::vector<std::string>> find_generations(Site site, PublishOrder order) {
-  std::vector<std::string> names;
+// None: there is none of this name.
+std::optional<Checkpoint> take_out(Generations& generations, const std::string& name) {
+  const auto found = std::ranges::find(generations, name, &Checkpoint::name);
+  if (found == generations.end()) return std::nullopt;
+  std::optional<Checkpoint> taken(std::move(*found));
+  generations.erase(found);
+  return taken;
+}
+
+// The directories of this step that are certainly of this run and may be replaced.
+Task<Generations> find_generations(Site site, PublishOrder order) {
+  Generations found;
   CKPT_CO_TRY(const auto entries, co_await site.files().list(site.at(".")));
   for (const os::DirectoryEntry& entry : entries) {
     const auto parsed = parse_step_directory(entry.name);
@@ -241,9 +254,10 @@ Task<std::vector<std::string>> find_generations(Site site, PublishOrder order) {
     }
     if ((*manifest)->at.timeline > order.at.timeline)
       co_return fail(published_already(order, (*manifest)->at.timeline));
-    names.push_back(entry.name);
+    CKPT_CO_TRY(Checkpoint listed, co_await describe_on(site.compute(), *manifest, entry.name));
+    found.push_back(std::move(listed));
   }
-  co_return names;
+  co_return found;
 }
 
 // Step 6. Never touches a directory that is not certainly of this run: the step then gets the next
@@ -256,20 +270,24 @@ Task<Placed> put_in_place(Site site, PublishOrder order) {
     constexpr auto mode = os::RenameMode::no_replace;
     const std::string target = site.at(placed.name);
     Status renamed = co_await site.files().rename(site.at(order.work_name), target, mode);
-    if (renamed) co_return placed;
-    if (renamed.error().cause() != std::errc::file_exists) co_return fail(renamed.error());
-    // Somebody may have published it since we looked.
-    if (std::ranges::find(placed.others, placed.name) == placed.others.end()) {
-      CKPT_CO_TRY(placed.others, co_await find_generations(site, order));
+    if (renamed) {
+      take_out(placed.others, placed.name);  // Somebody has removed it since we looked.
+      co_return placed;
     }
-    if (std::erase(placed.others, placed.name) == 0) continue;
+    if (renamed.error().cause() != std::errc::file_exists) co_return fail(renamed.error());
+    auto taken = take_out(placed.others, placed.name);
+    if (!taken) {  // Somebody may have published it since we looked.
+      CKPT_CO_TRY(placed.others, co_await find_generations(site, order));
+      taken = take_out(placed.others, placed.name);
+    }
+    if (!taken) continue;
     CKPT_CO_TRY(const bool exchanged, co_await exchange(site, order.work_name, placed.name));
     if (exchanged) {
       CKPT_CO_CHECK(co_await keep_newer(site, order, placed.name));
       placed.exchanged = order.work_name;
       co_return placed;
     }
-    placed.others.push_back(placed.name);
+    placed.others.push_back(std::move(*taken));
   }
   co_return fail(Errc::exhausted, fmt::format("{}: all {} names of it are taken",
                                               publish_label(order), generations_max));
@@ -291,8 +309,10 @@ Task<void> retire(Site site, Placed placed, PublishOrder order) {
   if (!placed.exchanged.empty()) {
     CKPT_CO_CHECK(co_await discard_work_directory(site, placed.exchanged, reason));
   }
-  for (const std::string& other : placed.others) {
-    CKPT_CO_CHECK(co_await remove_checkpoint(site, other, order.run, reason));
+  for (const Checkpoint& other : placed.others) {
+    Status removed = co_await remove_checkpoint(site, other, order.run, reason);
+    // Others publish the same step, and remove what it replaces.
+    if (!removed && removed.error().code() != Errc::not_found) co_return removed;
   }
   co_return Status();
 }

@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
 #include <tuple>
 
@@ -159,9 +158,10 @@ Task<void> check_hidden(Site site, std::string name, std::string hidden,
   co_return fail(has_changed(name));
 }
 
-// `listed`: none if any checkpoint of this name and run may go.
-Task<void> remove_published(Site site, std::string name, format::RunId run,
-                            std::optional<Checkpoint> listed, std::string reason) {
+}  // namespace
+
+Task<void> remove_checkpoint(Site site, Checkpoint listed, format::RunId run, std::string reason) {
+  const std::string name = listed.name;
   if (!parse_step_directory(name)) {
     co_return fail(Errc::invalid_argument, "delete " + name + ": it is no checkpoint's name");
   }
@@ -170,7 +170,7 @@ Task<void> remove_published(Site site, std::string name, format::RunId run,
   if (manifest->run != run) {
     co_return fail(Errc::invalid_argument, "delete " + name + ": it is of job " + manifest->job);
   }
-  if (listed && !is_same(*listed, describe(*manifest, name))) co_return fail(has_changed(name));
+  if (!is_same(listed, describe(*manifest, name))) co_return fail(has_changed(name));
   Status readable = co_await check_readable(site, name, manifest);
   if (!readable) co_return fail(std::move(readable).error().context("delete " + name));
 
@@ -220,22 +220,6 @@ Task<void> remove_published(Site site, std::string name, format::RunId run,
   // Steps 4 and 5.
   Status emptied = co_await empty_directory(site, hidden, manifest);
   co_return emptied;
-}
-
-}  // namespace
-
-Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std::string reason) {
-  Status removed = co_await remove_published(std::move(site), std::move(name), run, std::nullopt,
-                                             std::move(reason));
-  co_return removed;
-}
-
-Task<void> remove_listed(Site site, Checkpoint listed, format::RunId run, std::string reason) {
-  std::string name = listed.name;
-  std::optional<Checkpoint> expected(std::move(listed));
-  Status removed = co_await remove_published(std::move(site), std::move(name), run,
-                                             std::move(expected), std::move(reason));
-  co_return removed;
 }
 
 Task<void> discard_work_directory(Site site, std::string name, std::string reason) {

@@ -20,15 +20,12 @@
 
 namespace ckpt::storage {
 
-// Deletes the published checkpoint `name`, whose manifest must be of `run`. Errors: not_found (it
-// is gone), invalid_argument (it is not of this run), corruption (its manifest cannot be trusted:
-// nothing is touched), unavailable (some file could not be read: likewise), io.
-Task<void> remove_checkpoint(Site site, std::string name, format::RunId run, std::string reason);
-
-// The same of a checkpoint that was listed, perhaps long ago. A job that restores an older step
-// stores others under the names of those that it abandoned: they stay. Errors: not_found (it is
-// gone, or another one has its name), and as above.
-Task<void> remove_listed(Site site, Checkpoint listed, format::RunId run, std::string reason);
+// Deletes a published checkpoint, whose manifest must be of `run`, if its name still leads to what
+// was listed, perhaps long ago: a job that restores an older step stores others under the names of
+// those that it abandoned, and two daemons may publish the same one. Errors: not_found (it is gone,
+// or another one has its name), invalid_argument (it is not of this run), corruption (its manifest
+// cannot be trusted: nothing is touched), unavailable (some file could not be read: likewise), io.
+Task<void> remove_checkpoint(Site site, Checkpoint listed, format::RunId run, std::string reason);
 
 // Removes a hidden directory: an abandoned attempt, or the remains of a deletion. First syncs the
 // parent, so that an exchange is durable. Succeeds if it is already gone. Errors: invalid_argument

@@ -194,7 +194,8 @@ Task<std::vector<Checkpoint>> apply_retention(Site site, RetentionOrder order, C
     log_warning("storage: {}: {}", site.directory(), doubt);
   for (Checkpoint& checkpoint : superfluous) {
     std::string reason = deletion_reason(checkpoint, order.rule);
-    const Status removed = co_await remove_listed(site, checkpoint, order.run, std::move(reason));
+    const Status removed =
+        co_await remove_checkpoint(site, checkpoint, order.run, std::move(reason));
     if (!removed && removed.error().code() == Errc::unavailable) {
       catalog.rejected.push_back(
           Rejected{checkpoint.name, Errc::unavailable, removed.error().text(), false});

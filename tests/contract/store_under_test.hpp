@@ -18,6 +18,7 @@
 #include "storage/removal.hpp"
 #include "storage/run_directory.hpp"
 #include "support/failing_file_system.hpp"
+#include "support/remove_named.hpp"
 #include "unit/storage/step_maker.hpp"
 
 namespace ckpt::test {
@@ -96,8 +97,7 @@ class StoreUnderTest {
     return must(storage::discard_stale(site_of_second(), storage::StaleAttempts()));
   }
   Status remove(storage::Site at, Step step, format::RunId run_id = test_run) {
-    return run(
-        storage::remove_checkpoint(at, storage::step_directory_name(step), run_id, "a test"));
+    return run(remove_named(at, storage::step_directory_name(step), run_id));
   }
   std::string read(std::string_view name) {
     constexpr std::uint64_t bytes_max = 1 << 20;

@@ -8,6 +8,7 @@
 #include "storage/event_log.hpp"
 #include "storage/left_attempts.hpp"
 #include "storage/timeline_claim.hpp"
+#include "support/remove_named.hpp"
 #include "unit/bucket/bucket_fixture.hpp"
 #include "unit/storage/storage_fixture.hpp"
 
@@ -124,8 +125,8 @@ TEST_CASE_METHOD(StepsInBucket, "bucket: a run that was copied to a disk is prun
   };
   REQUIRE(files_of("step-000000008").size() > 4);
   SECTION("all of it") {
-    must(storage::remove_checkpoint(there, "step-000000007", test_run, "test"));
-    must(storage::remove_checkpoint(there, "step-000000008", test_run, "test"));
+    must(remove_named(there, "step-000000007", test_run));
+    must(remove_named(there, "step-000000008", test_run));
     CHECK(folders_left() == 0);
   }
   SECTION("not what somebody has put there") {
@@ -135,7 +136,7 @@ TEST_CASE_METHOD(StepsInBucket, "bucket: a run that was copied to a disk is prun
         "/run/step-000000008/" + folder + "/mine.txt",
         "/run/step-000000008/t9.0000000000000001/rank-00000.part"};
     for (const std::string& path : foreign) disk.put(path, "mine");
-    must(storage::remove_checkpoint(there, "step-000000008", test_run, "test"));
+    must(remove_named(there, "step-000000008", test_run));
     CHECK(files_of("step-000000008") == foreign);
   }
 }
@@ -424,8 +425,7 @@ TEST_CASE_METHOD(StepsInBucket, "bucket: a deletion that ends at any request lea
       if (server.log.size() <= count) return std::nullopt;
       return MemoryServer::error(403, "Dead");
     };
-    const Status removed =
-        run(storage::remove_checkpoint(site, "step-000000006", test_run, "a test"));
+    const Status removed = run(remove_named(site, "step-000000006", test_run));
     is_done = server.log.size() <= count;
     server.before = nullptr;
     const auto steps = whole_steps();

@@ -3,6 +3,7 @@
 //         links, look-alikes and strangers' checkpoints, none of which may change.
 #include "storage/retention.hpp"
 
+#include "support/remove_named.hpp"
 #include "unit/storage/storage_fixture.hpp"
 
 namespace ckpt::test {
@@ -228,7 +229,7 @@ TEST_CASE_METHOD(StorageFixture, "retention: another run's checkpoint is not our
   REQUIRE(listed.rejected.size() == 1);
   REQUIRE(listed.rejected.front().name == "step-000000002");
   REQUIRE(listed.rejected.front().code == Errc::invalid_argument);
-  const Status refused = run(storage::remove_checkpoint(site, "step-000000002", test_run, "test"));
+  const Status refused = run(remove_named(site, "step-000000002", test_run));
   REQUIRE(refused.error().code() == Errc::invalid_argument);
   must_save(step_id(3));
   REQUIRE(retain(1).has_value());

@@ -171,7 +171,8 @@ class Racer {
     for (const storage::Checkpoint& each : superfluous) {
       const History now = co_await read_history();
       if (now != history_) co_return Status();
-      const Status removed = co_await storage::remove_listed(site_, each, test_run, "collected");
+      const Status removed =
+          co_await storage::remove_checkpoint(site_, each, test_run, "collected");
       deeds_.removed += removed ? 1 : 0;
     }
     co_return Status();
@@ -344,73 +345,6 @@ TEST_CASE("two daemons race: a step that took the name of a listed one is not re
   REQUIRE(deleted);
   CHECK(deleted->empty());
   CHECK(scene.whole_steps() == std::vector<format::StepId>{step_id(1), step_id(2, 2)});
-}
-
-namespace {
-
-// As another daemon does in one moment; with an exchange, the older one is gone as well.
-void put_newer(StorageFixture& scene, format::StepId newer) {
-  StorageFixture other;
-  other.open();
-  other.must_save(newer);
-  const std::string place = "/scratch/job/" + storage::step_directory_name(newer.step) + "/";
-  scene.disk.erase(place.substr(0, place.size() - 1));
-  for (const std::string& path : other.disk.tree())
-    if (path.starts_with(place) && path != place) scene.disk.put(path, other.disk.content(path));
-}
-
-}  // namespace
-
-TEST_CASE("two daemons race: a step that is published in the moment of a removal stays",
-          "[unit][storage]") {
-  StorageFixture scene;
-  scene.open();
-  scene.must_save(step_id(5, 1));
-  bool is_first = true;
-  scene.disk.set_hook([&](std::string_view verb, const std::string& path) {
-    const bool is_ours = verb == "rename" && path.find("/step-000000005") != std::string::npos;
-    if (is_ours && std::exchange(is_first, false)) put_newer(scene, step_id(5, 3));
-    return 0;
-  });
-  const Status removed = scene.run(
-      storage::remove_checkpoint(scene.site, "step-000000005", test_run, "the test of a race"));
-  scene.disk.set_hook(nullptr);
-  CHECK_FALSE(is_first);
-  REQUIRE_FALSE(removed);
-  CHECK(removed.error().message().find("another checkpoint has its name") != std::string::npos);
-  CHECK(scene.whole_steps() == std::vector<format::StepId>{step_id(5, 3)});
-}
-
-TEST_CASE("two daemons race: a newer step that comes between the last look and the exchange stays",
-          "[unit][storage]") {
-  StorageFixture scene;
-  scene.open();
-  scene.must_save(step_id(5, 1));
-  const auto publish_newer = [&] { put_newer(scene, step_id(5, 3)); };
-  int renames = 0;  // The first one finds the name taken.
-  scene.disk.set_hook([&](std::string_view verb, const std::string& path) {
-    if (verb == "rename" && path.find("/step-000000005") != std::string::npos && ++renames == 2)
-      publish_newer();
-    return 0;
-  });
-  const auto refused = scene.try_save(step_id(5, 2));
-  scene.disk.set_hook(nullptr);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().message().find("timeline 3 has published it already") != std::string::npos);
-  CHECK(renames == 3);  // It goes back.
-  CHECK(scene.whole_steps() == std::vector<format::StepId>{step_id(5, 3)});
-}
-
-TEST_CASE("two daemons race: where no exchange exists, an older step is not published beside",
-          "[unit][storage]") {
-  StorageFixture scene;
-  scene.disk.set_exchange_supported(false);
-  scene.open();
-  scene.must_save(step_id(5, 3));
-  const auto refused = scene.try_save(step_id(5, 2));
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().message().find("timeline 3 has published it already") != std::string::npos);
-  CHECK(scene.whole_steps() == std::vector<format::StepId>{step_id(5, 3)});
 }
 
 }  // namespace ckpt::test

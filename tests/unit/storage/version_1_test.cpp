@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "support/remove_named.hpp"
 #include "unit/storage/storage_fixture.hpp"
 
 namespace ckpt::test {
@@ -78,7 +79,7 @@ TEST_CASE_METHOD(Version1, "version 1: damage to its files is found", "[unit][st
 TEST_CASE_METHOD(Version1, "version 1: a checkpoint is deleted with all its files",
                  "[unit][storage]") {
   const format::RunId run_id = read().checkpoints.at(0).run;
-  REQUIRE(run(storage::remove_checkpoint(site, "step-000000900", run_id, "test")));
+  REQUIRE(run(remove_named(site, "step-000000900", run_id)));
   CHECK(leftovers().empty());
   CHECK_FALSE(disk.exists(path_of_version_1));
 }
