@@ -47,7 +47,8 @@ run_in() {  # run_in FRAMEWORKS ARGUMENTS...: pytest in the environment with the
     *) failed=1 is_broken=yes; return ;;
   esac
   CKPT_BUILD=$build CKPT_FAILED_TESTS=$lists/$1 HF_HUB_OFFLINE=1 "$python" -m pytest -q \
-    -p no:cacheprovider --tb=short --no-header "${arguments[@]}" "${@:2}"
+    -p no:cacheprovider --tb=short --no-header --durations=25 --durations-min=5 \
+    "${arguments[@]}" "${@:2}"
   case $? in
     0) ;;
     1) failed=1 ;;  # The list says which.

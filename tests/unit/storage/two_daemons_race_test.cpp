@@ -21,7 +21,7 @@ namespace ckpt::test {
 
 namespace {
 
-constexpr std::uint64_t seeds = is_sanitized ? 2 : 8;
+constexpr std::uint64_t seeds = is_sanitized ? 2 : 5;
 constexpr std::uint64_t operations_per_daemon = 250;
 constexpr std::uint64_t looks_between_readings = 200;
 
