@@ -81,7 +81,14 @@ ShardPart golden_part() {
   return part;
 }
 
-// The same with its first file packed.
+// As golden_part, but one of its blobs is state that all ranks have in common.
+ShardPart golden_part_with_common() {
+  ShardPart part = golden_part();
+  part.record.blob_names = {"libckpt.common/args", "rng"};
+  return part;
+}
+
+// As golden_part, with its first file packed.
 ShardPart golden_packed_part() {
   ShardPart part = golden_part();
   const PackedShape shape{member_extents(part.record)[0], part.record.chunk_bytes};
@@ -220,6 +227,7 @@ std::vector<Golden> all_golden() {
   return {
       {"v2.shard_record", encode(golden_part().record)},
       {"v2.part", encode(golden_part())},
+      {"v2.common.part", encode(golden_part_with_common())},
       {"v2.manifest.json", test::bytes_of(render(golden_manifest()).value())},
       {"v3.manifest.json", test::bytes_of(render(golden_manifest_with_metrics()).value())},
       {"v3.part", encode(golden_packed_part())},
