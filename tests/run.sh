@@ -77,7 +77,7 @@ export ASAN_SYMBOLIZER_PATH=${ASAN_SYMBOLIZER_PATH:-/usr/bin/llvm-symbolizer-19}
 export UBSAN_SYMBOLIZER_PATH=$ASAN_SYMBOLIZER_PATH
 export ASAN_OPTIONS=${ASAN_OPTIONS:-log_path=$reports/report}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:log_path=$reports/report}
-export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:log_path=$reports/report}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:die_after_fork=0:log_path=$reports/report}
 # Daemons of tests do not give way: tests have deadlines, and others use the machine.
 export LIBCKPT_NICE=${LIBCKPT_NICE:-0}
 

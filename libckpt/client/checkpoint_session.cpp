@@ -141,7 +141,7 @@ Result<SaveOutcome> CheckpointSession::save(Step step, Stream stream, Due due,
     if (*reason != SaveOutcome::not_due) note_skipped(step, *reason);
     return *reason;
   }
-  if (schedule_.begin(step)) account_.due();
+  if (schedule_.begin(step)) account_.due(step);
   metrics_.give_to_save();
   Result<SaveOutcome> outcome = try_save(step, stream, slot_deadline);
   if (!outcome) return fail(refuse(step, std::move(outcome).error()));
@@ -152,6 +152,18 @@ Result<SaveOutcome> CheckpointSession::save(Step step, Stream stream, Due due,
     note_skipped(step, *outcome);
   }
   return outcome;
+}
+
+Status CheckpointSession::give_up(Step step, std::string why) {
+  CKPT_CHECK(check_open());
+  metrics_.forget();
+  account_.failed_elsewhere(why);
+  // Else its save would be refused, or skipped, with its state as well.
+  if (!schedule_.check(step) || schedule_.ask(step, Due::always)) return {};
+  if (schedule_.begin(step)) account_.due(step);
+  schedule_.refused(standing_.has_begun());
+  account_.not_saved(step, "its save failed: " + why);
+  return {};
 }
 
 void CheckpointSession::note_skipped(Step step, SaveOutcome outcome) {
@@ -316,8 +328,7 @@ Status CheckpointSession::close(Deadline deadline) {
                               "newer step was saved after it",
                               number(*lost)));
   last_counters_ = link_->counters();
-  if (!options_.dir.empty() && options_.rank == 0)
-    account_.warn_if_behind(schedule_.newest_due(), last_counters_);
+  if (!options_.dir.empty() && options_.rank == 0) account_.warn_if_behind(last_counters_);
   if (closed && !options_.dir.empty()) closed = account_.check_captured(last_counters_);
   account_.report(last_counters_);
   capture_.end();

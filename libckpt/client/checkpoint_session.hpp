@@ -73,6 +73,7 @@ class CheckpointSession {
   Status guard(Stream stream);
   Status hold_captures(std::function<void(Step)> on_copied);
   Status settle(Step step, Status verdict);
+  Status give_up(Step step, std::string why);
   Status wait(Step step, Level level, Deadline deadline);
   Result<Restored> restore(RestoreRequest request, const std::optional<Choice>& choice = {});
   Status start_fresh();

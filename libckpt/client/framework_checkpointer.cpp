@@ -56,6 +56,11 @@ Status FrameworkCheckpointer::settle(Step step, Status verdict) {
       impl_.get(), {}, [&](auto& session) { return session.settle(step, std::move(verdict)); });
 }
 
+Status FrameworkCheckpointer::give_up(Step step, std::string why) {
+  return Impl::call<Status>(impl_.get(), {},
+                            [&](auto& session) { return session.give_up(step, std::move(why)); });
+}
+
 Result<Restored> FrameworkCheckpointer::restore_chosen(RestoreRequest request,
                                                        const ChooseTargets& choose,
                                                        std::uint32_t rank) {

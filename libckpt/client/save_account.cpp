@@ -29,8 +29,9 @@ const char* reached_level(Step step, const LinkCounters& link) {
   return "copied";
 }
 
-std::uint64_t skipped_for_want(const Stats& stats) {
-  return stats.skipped_no_slot + stats.skipped_unavailable;
+// Without those that the ranks agreed to leave out.
+std::uint64_t not_captured(const Stats& stats) {
+  return stats.skipped_no_slot + stats.skipped_unavailable + stats.failed;
 }
 
 }  // namespace
@@ -38,6 +39,11 @@ std::uint64_t skipped_for_want(const Stats& stats) {
 void SaveAccount::held(std::chrono::nanoseconds duration) {
   stats_.held += duration;
   stats_.held_max = std::max(stats_.held_max, duration);
+}
+
+void SaveAccount::due(Step step) {
+  ++due_count_;
+  newest_due_ = step;
 }
 
 void SaveAccount::started(Step step) {
@@ -60,9 +66,13 @@ void SaveAccount::skipped(SaveOutcome outcome) {
   if (outcome == SaveOutcome::skipped_by_agreement) ++stats_.skipped_by_agreement;
 }
 
-void SaveAccount::failed(const Error& error) {
+void SaveAccount::failed_elsewhere(std::string why) {
   ++stats_.failed;
-  stats_.last_error = error.message();
+  stats_.last_error = std::move(why);
+}
+
+void SaveAccount::failed(const Error& error) {
+  failed_elsewhere(error.message());
   if (!failures_.may_speak()) return;
   // A capture that we gave up costs a step, and the next one is made as always.
   if (error.code() == Errc::cancelled) return log_warning("{}", stats_.last_error);
@@ -132,25 +142,25 @@ Stats SaveAccount::stats(const LinkCounters& link) const {
   return out;
 }
 
-void SaveAccount::warn_if_behind(std::optional<Step> newest_due, const LinkCounters& link) const {
+void SaveAccount::warn_if_behind(const LinkCounters& link) const {
   const Stats now = stats(link);
-  const bool is_behind = newest_due && now.saves_started > 0 && now.captured < newest_due;
-  if (!is_behind || skipped_for_want(now) == 0) return;
+  const bool is_behind = newest_due_ && now.saves_started > 0 && now.captured < newest_due_;
+  if (!is_behind || not_captured(now) == 0) return;
   if (!now.captured) return log_warning("close: no step is saved");
   const auto missing = due_after(*now.captured);
   if (missing == 1)
     return log_warning(
         "close: the newest step known to be saved is {}; step {}, which was due after it, is not",
-        number(*now.captured), number(*newest_due));
+        number(*now.captured), number(*newest_due_));
   log_warning(
       "close: the newest step known to be saved is {}; {} steps that were due after it, the "
       "last of them {}, are not",
-      number(*now.captured), missing ? std::to_string(*missing) : "the", number(*newest_due));
+      number(*now.captured), missing ? std::to_string(*missing) : "the", number(*newest_due_));
 }
 
 Status SaveAccount::check_captured(const LinkCounters& link) const {
   const Stats now = stats(link);
-  const std::uint64_t due = skipped_for_want(now) + now.failed;
+  const std::uint64_t due = not_captured(now);
   if (now.saves_started > 0 || due == 0) return {};
   return fail(Errc::not_found,
               fmt::format("close: nothing is saved: {} steps were due, none was captured{}{}", due,

@@ -40,10 +40,12 @@ class SaveAccount {
     std::chrono::steady_clock::time_point since_;
   };
 
-  void due() { ++due_count_; }
-  void started(Step step);  // The newest due step.
+  void due(Step step);                     // It is to be captured, and was not tried before.
+  void restart() { newest_due_.reset(); }  // Steps that were due before count no more.
+  void started(Step step);                 // The newest due step.
   void skipped(SaveOutcome outcome);
-  void failed(const Error& error);  // Counted, kept as the last error, logged once a minute.
+  void failed(const Error& error);         // Counted, kept as the last error, logged once a minute.
+  void failed_elsewhere(std::string why);  // The same, but its caller logs it.
   void not_saved(Step step, std::string why);
   void unavailable(const Error& error);  // Why a step was skipped: as `failed`, but not counted.
   void ended(const snapshot::Captured& captured);
@@ -59,7 +61,7 @@ class SaveAccount {
   std::string why_not_saved(Step step) const;
 
   // At the end of the session: logs a warning if the newest due steps are not saved.
-  void warn_if_behind(std::optional<Step> newest_due, const LinkCounters& link) const;
+  void warn_if_behind(const LinkCounters& link) const;
   // Errors: not_found (steps were due, and not one was captured).
   Status check_captured(const LinkCounters& link) const;
 
@@ -89,6 +91,7 @@ class SaveAccount {
   const std::string logged_job_;
   Stats stats_;
   std::uint64_t due_count_ = 0;
+  std::optional<Step> newest_due_;
   std::deque<StartedSave> starts_;           // The newest.
   std::deque<NotSaved> not_saved_;           // The newest.
   std::chrono::nanoseconds held_before_{0};  // When the newest capture started.

@@ -173,6 +173,7 @@ Result<Restored> CheckpointSession::restore_agreed(control::AskRestore request,
   if (restored) {
     standing_.restored(restored->step);
     schedule_.restart(restored->step);
+    account_.restart();
     capture_.restart(restored->step);
     timer_.restart();
     if (options_.rank == 0) log_restored(*restored);
@@ -246,6 +247,7 @@ Status CheckpointSession::start_fresh() {
   standing_.begun_fresh();
   capture_.restart(std::nullopt);
   schedule_.restart(std::nullopt);  // The steps of refused or earlier saves count no more.
+  account_.restart();
   timer_.restart();
   return {};
 }

@@ -152,6 +152,7 @@ void StepSchedule::refused(bool has_begun) {
   if (newest_begun_ == attempt.step || may_be_waited_for) return link_.skipped(attempt.step);
   last_due_ = attempt.due_before;
   link_.passed(attempt.step);
+  if (has_begun) report_passed(attempt.step);
 }
 
 void StepSchedule::restart(std::optional<Step> restored) {

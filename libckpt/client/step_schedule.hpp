@@ -48,7 +48,6 @@ class StepSchedule {
 
   // No step was saved, passed or restored: any step may be the first.
   bool is_at_beginning() const { return !last_seen_ && !last_due_; }
-  std::optional<Step> newest_due() const { return last_due_; }
 
  private:
   struct Attempt {

@@ -32,7 +32,7 @@ of_core=(tests/python/test_{arrays,blocks,capture,changes,copies,dcp,due}.py
   tests/python/test_{odd_items,optimizers,pickles,prepared,progress,scalers,streams}.py
   tests/python/test_{tensors,torch_loop,trees,wrapped_optimizers}.py)
 for_jax=(tests/python/test_jax*.py tests/python/test_levanter*.py)
-workers=$(nproc)
+workers=$(($(nproc) * 3 / 2))
 at_once=(-n "$((workers < workers_max ? workers : workers_max))" --dist worksteal)
 failed=0
 is_broken=""  # Something else than a test has failed.

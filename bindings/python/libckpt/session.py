@@ -103,10 +103,11 @@ class Session:
                 if not always and self._is_not_due(step):
                     self._confirm(step)
                     return Ticket(self, step, "not_due", time.perf_counter() - began)
-                outcome = self._capture(step, items, more, always, wait)
+                with self._failures.given_up(self._tensors, step):
+                    outcome = self._capture(step, items, more, always, wait)
                 self._confirm(step)
         except Exception as error:  # A state_dict() of the user's may raise anything.
-            self._failures.of_save(step, error)
+            self._failures.of_save(error)
             if self._raise:
                 raise
             outcome = "failed"
@@ -221,8 +222,6 @@ class Session:
         step, may_judge = _turn.step_number(step), self._tensors.finish_if_judged_here()
         try:
             self._client.wait(step, level, deadline)
-        except errors.NotFound as error:
-            raise self._failures.explained(step, error) from None
         except errors.Unavailable as error:
             if may_judge:
                 raise

@@ -224,6 +224,10 @@ bool Client::is_due(std::uint64_t step) {
   return in_turn([&](auto& target) { return take(target.is_due(Step{step})); });
 }
 
+void Client::give_up(std::uint64_t step, const std::string& why) {
+  in_turn([&](auto& target) { check(target.give_up(Step{step}, why)); });
+}
+
 std::string Client::save(std::uint64_t step, std::uint64_t stream, bool always, double wait) {
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);

@@ -50,6 +50,7 @@ class Client {
   void prepare_in_background();
 
   bool is_due(std::uint64_t step);
+  void give_up(std::uint64_t step, const std::string& why);
   // The outcome's name: "started", "not_due", "skipped_no_slot", ...
   std::string save(std::uint64_t step, std::uint64_t stream, bool always, double wait);
   void guard(std::uint64_t stream);

@@ -147,6 +147,7 @@ NB_MODULE(_native, module) {
       .def("prepare", &Client::prepare)
       .def("prepare_in_background", &Client::prepare_in_background)
       .def("is_due", &Client::is_due, nb::arg("step"))
+      .def("give_up", &Client::give_up, nb::arg("step"), nb::arg("why"))
       .def("save", &Client::save, nb::arg("step"), nb::arg("stream") = 0, nb::arg("always") = false,
            nb::arg("wait") = 0.0)
       .def("guard", &Client::guard, nb::arg("stream") = 0)

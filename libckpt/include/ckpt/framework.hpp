@@ -96,6 +96,11 @@ class CKPT_EXPORT FrameworkCheckpointer final : public Checkpointer {
   Result<Restored> restore_chosen(RestoreRequest request, const ChooseTargets& choose,
                                   std::uint32_t rank = 0);
 
+  // Reports that the state of `step`, which was due, could not be collected. Counts as a save that
+  // failed: no other rank waits for the step, and close() knows that it is missing. The caller logs
+  // it. Errors: invalid_argument (closed).
+  Status give_up(Step step, std::string why);
+
   // Returns what `ckpt status --json` shows for this job, as JSON text: nodes, Slots, the level of
   // each step, the loss if each node died now. Empty when disabled. Errors: unavailable (the daemon
   // is away, or does not answer in time).

@@ -1,5 +1,6 @@
 """Failures: those of one session are counted, and each kind is logged now and then."""
 
+import contextlib
 import logging
 import re
 import time
@@ -18,23 +19,28 @@ class Failures:
         self._logged_at = {}  # By kind.
         self.count = 0
         self.last = ""  # In words.
-        self._save = None  # The newest one that failed: its step, and why.
 
     def log_not_found(self, error, path, rank):
         """For a restore that has a default. The path may be mistyped; one rank logs for all."""
         if path is not None and rank == 0:
             logger.warning("libckpt: job %s: nothing is restored: %s", self._job, error)
 
-    def of_save(self, step, error):
+    def of_save(self, error):
         self.count += 1
         self.log(error)
-        self._save = (step, self.last)
 
-    def explained(self, step, error):
-        """The same error, with why the save of the step failed, if that is known here."""
-        if self._save is None or self._save[0] != step or self._save[1] in str(error):
-            return error
-        return errors.NotFound(f"{error}: its save failed: {self._save[1]}")
+    @contextlib.contextmanager
+    def given_up(self, tensors, step):
+        """For a save of a step that is due. The library knows its own errors; it learns of one
+        before it was asked, so that no rank waits for the step, and close() knows of it."""
+        try:
+            yield
+        except Exception as error:
+            if tensors.asked != step:
+                with contextlib.suppress(errors.CheckpointError):  # It was closed.
+                    tensors.client.give_up(step, _in_words(error))
+            tensors.asked = None
+            raise
 
     def added_to(self, status):
         """The library's counts with those of this session."""
@@ -43,7 +49,7 @@ class Failures:
         return status
 
     def log(self, error):
-        self.last = str(error) or repr(error)
+        self.last = _in_words(error)
         now = time.monotonic()
         kind = _DIGITS.sub("", self.last)  # The same for another step.
         if now - self._logged_at.get(kind, float("-inf")) < LOGGED_EVERY:
@@ -56,3 +62,7 @@ class Failures:
             self._job,
             self.last,
         )
+
+
+def _in_words(error):
+    return str(error) or repr(error)

@@ -25,6 +25,7 @@ class Registration:
         self._twins = _mutations.Twins()
         self._stream = None  # That the newest save was ordered by; None: no GPU.
         self._captured = []  # The GPUs of the newest capture.
+        self.asked = None  # The step that the library was asked to save last.
         self._process = os.getpid()
         self._views = _views.Views()
         self._gpus = (None, [])  # Some views, and the GPUs that these and the members lie on.
@@ -71,8 +72,7 @@ class Registration:
     def finish_if_judged_here(self, is_over=False):
         """The same, where this thread may judge the running capture. Returns whether it may.
         `is_over`: no thread trains any more."""
-        may_judge = self._may_judge(is_over)
-        if may_judge:
+        if may_judge := self._may_judge(is_over):
             self.finish_here()
         return may_judge
 
@@ -149,6 +149,7 @@ class Registration:
         for other in others:
             first.wait_stream(other)
         self._stream = first
+        self.asked = step
         outcome = self.client.save(step, first.cuda_stream if first else 0, always, wait)
         for other in others:
             other.wait_stream(first)  # Which waits for what was copied before the call returned.
