@@ -191,7 +191,7 @@ def test_a_training_that_loads_nothing_leaves_what_is_there(jobs, tmp_path):
     log = jobs.run(1, **{**given, "end": None}, steps=4)
     assert "after attach, call engine.load_checkpoint or libckpt.deepspeed.resume" in log
     assert [each.step for each in libckpt.list_published(tmp_path / "dir").checkpoints] == there
-    again = jobs.run(1, **given, steps=4, resume=True)
+    again = jobs.run(1, **given, steps=4, resume={})
     assert said(again, 0, "resumed") == [["3"]]
     assert said(again, 0, "began at") == [["3", states(first)[3]]]
 

@@ -2,7 +2,8 @@
 
 zero.py RANKS OPTIONS: OPTIONS is JSON: stage, dtype, job, dir, folder, steps, batch, micro, load,
 save_at, hold_at, stock, universal, seed: of the weights that a restore replaces; waits: so long for
-each step to be committed; attachments: so often attach is called.
+each step to be committed; attachments: so often attach is called; resume: for the resume of
+libckpt.deepspeed, in the place of load_checkpoint.
 """
 
 import hashlib
@@ -127,8 +128,8 @@ def train(options):
         }
         for _ in range(options.get("attachments", 1)):
             libckpt.deepspeed.attach(engine, job=options["job"], dir=options.get("dir"), **given)
-    if options.get("resume"):
-        say("resumed", libckpt.deepspeed.resume(engine))
+    if options.get("resume") is not None:
+        say("resumed", libckpt.deepspeed.resume(engine, **options["resume"]))
     elif options.get("folder"):
         path, state = engine.load_checkpoint(options["folder"], **options.get("load", {}))
         say("loaded", path)

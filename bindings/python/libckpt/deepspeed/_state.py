@@ -9,6 +9,7 @@ import hashlib
 import torch
 
 from libckpt import errors
+from libckpt.core import _resuming
 from libckpt.rng import RNG
 
 COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
@@ -27,10 +28,10 @@ class EngineState:
     def arrays(self):
         return self._layout.arrays()
 
-    def newest(self, session):
+    def newest(self, session, source=None):
         """The newest step that all ranks can have, with the items but not the tensors. Raises
         NotFound where there is none, and another error where there is one that does not fit."""
-        found = session.restore()
+        found = session.restore(source=source)
         problem = None
         try:
             check(self._engine, self._layout, found)
@@ -39,7 +40,7 @@ class EngineState:
         session.agree("resume", problem)
         return found
 
-    def give(self, session, found, into=None):
+    def give(self, session, found, into=None, source=None):
         """Fills the engine, and further items, with what newest() found. Only that has seen where
         the shard came from: by now it is in the node's own memory."""
         engine, layout, items = self._engine, self._layout, found.items
@@ -49,7 +50,8 @@ class EngineState:
         made = make_room(layout, items["optimizer"])
         try:
             filled = targets(engine, layout, items) | (into or {})
-            session.restore(filled, step=found.step, arrays=layout.arrays())
+            source = _resuming.source_again(source, found, session)
+            session.restore(filled, step=found.step, arrays=layout.arrays(), source=source)
         except BaseException:
             for tensor in made:
                 tensor.zero_()  # Training may go on with it, as with an optimizer that is new.
