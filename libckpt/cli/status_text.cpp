@@ -96,12 +96,23 @@ std::string nodes_of(const Json& job) {
   return table.to_text(2, text_width());
 }
 
+std::string restored_of(const Json& rank) {
+  const Json restored = object_in(rank, "restored");
+  if (restored.empty()) return "-";
+  const std::string step = "step " + number_in(restored, "step");
+  const std::uint64_t stored = count_in(restored, "bytes_from_storage");
+  if (stored == 0) return step + " from memory";
+  if (stored == count_in(restored, "bytes")) return step + " from storage";
+  return fmt::format("{}, {} of {} from storage", step, bytes_in(restored, "bytes_from_storage"),
+                     bytes_in(restored, "bytes"));
+}
+
 std::string ranks_table(const Json& job) {
-  Table table("rrlrr", {"RANK", "PROCESS", "PHASE", "TIMELINE", "LAST STEP"});
+  Table table("rrlrrl", {"RANK", "PROCESS", "PHASE", "TIMELINE", "LAST STEP", "RESTORED"});
   for (const Json& rank : list_in(job, "ranks")) {
     table.add({number_in(rank, "rank"), number_in(rank, "process"),
                flag_in(rank, "attached") ? text_in(rank, "phase") : "trainer is gone",
-               number_in(rank, "timeline"), number_in(rank, "last_seen")});
+               number_in(rank, "timeline"), number_in(rank, "last_seen"), restored_of(rank)});
   }
   return table.is_empty() ? "" : "\n" + table.to_text(2, text_width());
 }

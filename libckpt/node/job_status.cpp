@@ -190,7 +190,28 @@ json nodes_status(const JobFacts& facts, const Peers& peers) {
   return list;
 }
 
-json ranks_status(const Ranks& ranks) {
+const char* to_string(RestoreSource source) {
+  switch (source) {
+    case RestoreSource::own_memory:
+      return "own_memory";
+    case RestoreSource::peer_memory:
+      return "peer_memory";
+    case RestoreSource::storage:
+      return "storage";
+  }
+  return "unknown";
+}
+
+json restored_status(const std::optional<Brought>& restored) {
+  if (!restored) return nullptr;
+  return {{"timeline", restored->at.timeline},
+          {"step", number(restored->at.step)},
+          {"source", to_string(restored->source)},
+          {"bytes", restored->bytes},
+          {"bytes_from_storage", restored->bytes_from_storage}};
+}
+
+json ranks_status(const Ranks& ranks, const RestoreRunner& restores) {
   json list = json::array();
   for (const auto& [number_of_rank, rank] : ranks) {
     if (!rank.session) continue;
@@ -201,7 +222,8 @@ json ranks_status(const Ranks& ranks) {
                     {"process", session.process},
                     {"phase", to_string(session.phase)},
                     {"timeline", session.timeline},
-                    {"last_seen", std::move(seen)}});
+                    {"last_seen", std::move(seen)},
+                    {"restored", restored_status(restores.brought_to(number_of_rank, session))}});
   }
   return list;
 }
@@ -364,7 +386,7 @@ json Job::status() const {
   status["slot_bytes"] = slots_.bytes();
   status["giving_way"] = giving_way_status(giving_way_);
   status["nodes"] = nodes_status(facts_, peers_);
-  status["ranks"] = ranks_status(ranks_);
+  status["ranks"] = ranks_status(ranks_, restores_);
   status["slots"] = slots_status(slots_);
   const agree::VoteRules rules{std::nullopt, history, facts_.restore_counts,
                                facts_.context.options.restores_without_progress_max};

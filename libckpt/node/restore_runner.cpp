@@ -88,9 +88,11 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
                         session->current_start == start.start_id &&
                         session->attempt == start.attempt;
   if (start.outcome.has_failed()) {
+    brought_.erase(rank.rank);
     sessions_.miss_start(rank, start);
   } else if (start.outcome.is_go() && (is_ready || !start.base)) {
     CKPT_POINT("load.done");
+    if (!start.base) brought_.erase(rank.rank);
     sessions_.begin_training(rank, start);
   } else if (start.outcome.is_go()) {
     session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.
@@ -353,6 +355,9 @@ Task<void> RestoreRunner::offer(std::uint32_t rank, SessionId id, format::Start 
   session->copy_result.reset();
   // An answer that is late is one to an earlier offer, which may have been another step.
   const std::uint64_t number_of_offer = facts_.context.random.next();
+  const std::uint64_t bytes = lease.record().bytes;
+  const Brought brought{start.base.value(), origin.source, bytes,
+                        std::min(origin.bytes_from_storage, bytes)};
   control::Offer offered;
   offered.ask = session->ask;
   offered.offer = number_of_offer;
@@ -375,10 +380,26 @@ Task<void> RestoreRunner::offer(std::uint32_t rank, SessionId id, format::Start 
   }
   Status answer = session->copy_result->second;
   session->copy_result.reset();
+  if (answer) note_brought(rank, *session, brought);
   if (!answer && answer.error().code() == Errc::corruption) {
     slots_.quarantine(lease.record().id, lease.slot().digest());
   }
   co_return answer;
+}
+
+// A trainer that takes a step in several restores, and does not train between them, has it from its
+// own memory from the second one on: the first one says where it came from.
+void RestoreRunner::note_brought(std::uint32_t rank, const Session& session, const Brought& newer) {
+  const std::optional<Brought> known = brought_to(rank, session);
+  const bool is_same = known && known->at == newer.at && !session.last_seen;
+  if (is_same && known->source > newer.source) return;
+  brought_.insert_or_assign(rank, std::pair(session.id, newer));
+}
+
+std::optional<Brought> RestoreRunner::brought_to(std::uint32_t rank, const Session& session) const {
+  const auto found = brought_.find(rank);
+  if (found == brought_.end() || found->second.first != session.id) return std::nullopt;
+  return found->second.second;
 }
 
 // Reports to the trainer, at once and then now and then, how far the Slot is that it waits for.

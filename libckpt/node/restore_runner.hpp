@@ -14,8 +14,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "node/replication.hpp"
@@ -26,6 +29,13 @@
 namespace ckpt::node {
 
 class HeldShards;
+
+// What a restore has brought to a trainer.
+struct Brought {
+  format::StepId at;  // As it was captured.
+  RestoreSource source = RestoreSource::own_memory;
+  std::uint64_t bytes = 0, bytes_from_storage = 0;
+};
 
 class RestoreRunner {
  public:
@@ -41,6 +51,8 @@ class RestoreRunner {
         room_(facts, life, ranks, slots) {}
 
   void obey_start();  // The one in the newest decree.
+  // By this session's newest restore; none: it began anew, or the restore failed.
+  std::optional<Brought> brought_to(std::uint32_t rank, const Session& session) const;
 
  private:
   void obey_start(Rank& rank, const format::Start& start);
@@ -60,6 +72,7 @@ class RestoreRunner {
                           std::uint64_t bytes);
   Task<void> offer(std::uint32_t rank, SessionId id, format::Start start, arena::Lease lease,
                    Origin origin);
+  void note_brought(std::uint32_t rank, const Session& session, const Brought& newer);
   BytesVerified send_filling(SessionId id, std::string source_name, std::uint64_t bytes_total);
   ShardFill begin_fill(format::ShardId id, Digest digest, SessionId for_whom);
 
@@ -71,6 +84,7 @@ class RestoreRunner {
   Replication& replication_;
   JobStorage& storage_;
   RestoreRoom room_;
+  std::map<std::uint32_t, std::pair<SessionId, Brought>> brought_;  // By rank, to its newest one.
 };
 
 }  // namespace ckpt::node

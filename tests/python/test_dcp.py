@@ -150,7 +150,9 @@ def test_memory_is_read_without_a_pickle_where_json_holds_the_objects(alone, run
     storage = alone("ckpt://plain", raise_on_error=True)
     state = {"step": 3, "names": ["a", "b"], "ratio": float("inf"), "none": None, "pair": (1, 2)}
     dcp.save(dict(state), checkpoint_id="ckpt://plain/step-3", storage_writer=storage)
-    document = libckpt.dcp._fetching.find(libckpt.dcp._jobs.of("plain", {}), 3).document
+    document = libckpt.dcp._fetching.find(
+        libckpt.dcp._jobs.of("plain", {}), libckpt.dcp._ids.parse("ckpt://plain/step-3")
+    ).document
     assert {place.stored.form for place in document._places.values()} == {"json"}
     found = loaded(storage, "ckpt://plain/latest", **dict.fromkeys(state))
     assert found == state

@@ -191,7 +191,7 @@ def test_a_training_that_loads_nothing_leaves_what_is_there(jobs, tmp_path):
     log = jobs.run(1, **{**given, "end": None}, steps=4)
     assert "after attach, call engine.load_checkpoint or libckpt.deepspeed.resume" in log
     assert [each.step for each in libckpt.list_published(tmp_path / "dir").checkpoints] == there
-    again = jobs.run(1, **given, steps=4, resume=True)
+    again = jobs.run(1, **given, steps=4, resume={})
     assert said(again, 0, "resumed") == [["3"]]
     assert said(again, 0, "began at") == [["3", states(first)[3]]]
 
@@ -320,12 +320,36 @@ def test_a_restore_that_fails_leaves_no_foreign_bytes_in_the_optimizer(monkeypat
     def restore(*arguments, **options):
         raise errors.Unavailable("the daemon is gone")
 
-    monkeypatch.setattr(_state, "make_room", lambda *arguments: [made])
+    monkeypatch.setattr(_state, "make_room", lambda layout, saved, into: into.append(made))
     monkeypatch.setattr(_state, "targets", lambda *arguments: {})
     found = SimpleNamespace(items={"optimizer": {}}, step=3)
     with pytest.raises(errors.Unavailable):
         _state.EngineState(engine, layout).give(SimpleNamespace(restore=restore), found)
     assert made.tolist() == [0, 0, 0]
+
+
+def test_room_that_is_not_all_to_be_had_leaves_no_foreign_bytes_either(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from types import SimpleNamespace
+
+    from libckpt.deepspeed import _layout, _state
+
+    def room(flat, dtype):
+        if flat.tensor.numel() > 2:
+            raise MemoryError("the second one has no room")
+        return torch.full_like(flat.tensor, float("nan"), dtype=dtype)
+
+    monkeypatch.setattr(_state, "_room", room)
+    flats = [_layout.Flat(torch.ones(count), 0, []) for count in (2, 3)]
+    optimizer = SimpleNamespace(state={})
+    engine = SimpleNamespace(optimizer=optimizer)
+    own = {"tensors": {"exp_avg": torch.float32}, "values": {}}
+    saved = {"of_parameters": {}, "states": [own], "groups": [{}]}
+    found = SimpleNamespace(items={"optimizer": saved}, step=3)
+    layout = SimpleNamespace(optimizer=optimizer, flats=flats)
+    with pytest.raises(MemoryError):
+        _state.EngineState(engine, layout).give(None, found)
+    assert optimizer.state[flats[0].tensor]["exp_avg"].tolist() == [0, 0]
 
 
 def test_the_global_batch_is_kept_by_accumulation():

@@ -9,6 +9,7 @@ from libckpt.core._restorer import Restored
 from libckpt.ticket import Level, Ticket
 
 Items = Mapping[str, Any]
+Source = Literal["memory", "storage"]
 Metrics = Callable[[], Mapping[str, SupportsFloat]] | Mapping[str, SupportsFloat]
 Default = TypeVar("Default")
 
@@ -59,7 +60,7 @@ class Session:
         path: str | PathLike[str] | None = None,
         renamed: Mapping[str, str] | None = None,
         shapes_only: bool = False,
-        source: Literal["memory", "storage"] | None = None,
+        source: Source | None = None,
     ) -> Restored: ...
     def initialize_from(
         self,
@@ -80,7 +81,7 @@ class Session:
         arrays: Iterable[Array | str] = (),
         path: str | PathLike[str] | None = None,
         renamed: Mapping[str, str] | None = None,
-        source: Literal["memory", "storage"] | None = None,
+        source: Source | None = None,
     ) -> int | Default | None: ...
     @property
     def latest(self) -> int | None: ...

@@ -4,7 +4,8 @@ gpt.py NODES JOB STEPS OPTIONS: NODES is JSON, the environment of each rank; OPT
 tensor, pipeline and expert (parallel sizes; with expert its layers have experts), numbers (in the
 place of gradients), distributed (optimizer), bf16, overlap (of gathers with the forward), stock or
 hook (for Megatron's own functions); directory, storage, kept, memory and options as for
-initialize_easyckpt; dump, a folder for what the ranks have after each step, and as they begin.
+initialize_easyckpt, load for load_checkpoint; dump, a folder for what the ranks have after each
+step, and as they begin.
 """
 
 import contextlib
@@ -191,7 +192,8 @@ def train(job, steps, options):
         **options.get("options", {}),
     )  # fmt: skip
     more = [gpt.model], gpt.optimizer, gpt.scheduler
-    begin = megatron.load_checkpoint(*more, concat=options.get("concat", False))
+    begin = megatron.load_checkpoint(*more, concat=options.get("concat", False),
+                                     **options.get("load", {}))  # fmt: skip
     say("began at", begin)
     if dump and begin:
         gpt.dump(dump / f"began-{begin}")

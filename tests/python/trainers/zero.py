@@ -2,7 +2,8 @@
 
 zero.py RANKS OPTIONS: OPTIONS is JSON: stage, dtype, job, dir, folder, steps, batch, micro, load,
 save_at, hold_at, stock, universal, seed: of the weights that a restore replaces; waits: so long for
-each step to be committed; attachments: so often attach is called.
+each step to be committed; attachments: so often attach is called; resume: for the resume of
+libckpt.deepspeed, in the place of load_checkpoint.
 """
 
 import hashlib
@@ -59,6 +60,9 @@ def config_of(options, accumulation):
     config["zero_optimization"].update(options.get("zero", {}))
     if options.get("dtype") == "bf16":
         config["bf16"] = {"enabled": True}
+    if options.get("dtype") == "fp16":  # Its first steps overflow.
+        config["fp16"] = {"enabled": True, "initial_scale_power": 40, "loss_scale_window": 2,
+                          "hysteresis": 1, "consecutive_hysteresis": True}  # fmt: skip
     if options.get("universal"):
         config["checkpoint"] = {"load_universal": True}
     return config
@@ -107,6 +111,8 @@ def train(options):
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    if options.get("dtype") == "fp16":  # Torch computes with it here, which DeepSpeed denies.
+        deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True
     steps = options.get("accumulation", 1)
     if options.get("micro"):
         steps = options["batch"] // (options["micro"] * world)
@@ -127,8 +133,8 @@ def train(options):
         }
         for _ in range(options.get("attachments", 1)):
             libckpt.deepspeed.attach(engine, job=options["job"], dir=options.get("dir"), **given)
-    if options.get("resume"):
-        say("resumed", libckpt.deepspeed.resume(engine))
+    if options.get("resume") is not None:
+        say("resumed", libckpt.deepspeed.resume(engine, **options["resume"]))
     elif options.get("folder"):
         path, state = engine.load_checkpoint(options["folder"], **options.get("load", {}))
         say("loaded", path)
@@ -153,6 +159,8 @@ def train(options):
                 session.wait(step, "committed", options.get("waits", 5))
             except libckpt.CheckpointError as error:
                 say("not committed", step, error)
+        if options.get("dtype") == "fp16":
+            say("scale", step, engine.optimizer.loss_scale, engine.skipped_steps)
         say("made", step, digest(engine), progress["losses"][-1], engine.get_lr()[0])
         if step in options.get("save_at", ()):
             engine.save_checkpoint(options["folder"], client_state=progress,

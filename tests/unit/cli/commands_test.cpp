@@ -382,6 +382,37 @@ TEST_CASE("cli: status tells of nodes, ranks, steps and Slots", "[unit][cli]") {
   CHECK(job["steps"][1]["on_storage"] == true);
 }
 
+TEST_CASE("cli: status tells how much of a restore came from storage", "[unit][cli]") {
+  const Place place;
+  Trainer trainer(place.options);
+  trainer.save(2, Level::durable);
+  trainer.save(3, Level::committed);
+  const auto restored = [&] {
+    return place.ckpt("status --json" + place.runtime()).json()["jobs"][0]["ranks"][0]["restored"];
+  };
+  const auto restore = [&](RestoreRequest request) {
+    const auto done = trainer.checkpointer->restore(request);
+    if (!done) FAIL(done.error().message());
+    return restored();
+  };
+  CHECK(restored().is_null());  // It began.
+  const auto of_memory = restore({});
+  CHECK(of_memory["step"] == 3);
+  CHECK(of_memory["source"] == "own_memory");
+  CHECK(of_memory["bytes_from_storage"] == 0);
+  RestoreRequest of_storage;
+  of_storage.source = SourceChoice::storage;
+  const auto stored = restore(of_storage);
+  CHECK(stored["step"] == 2);
+  CHECK(stored["source"] == "storage");
+  CHECK(stored["bytes"] >= 5 * MiB);
+  CHECK(stored["bytes_from_storage"] == stored["bytes"]);
+  CHECK(Says(place.ckpt("status" + place.runtime()).out)("step 2 from storage"));
+  CHECK(restore({}) == stored);  // The rest of the same restore, as a trainer in parts makes it.
+  REQUIRE(trainer.checkpointer->start_fresh());
+  CHECK(restored().is_null());
+}
+
 TEST_CASE("cli: status names the ranks that nobody trains", "[unit][cli]") {
   Place place;
   place.options.world_size = 3;

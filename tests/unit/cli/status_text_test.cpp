@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 using Catch::Contains;
+using Catch::EndsWith;
 
 namespace ckpt::cli {
 namespace {
@@ -44,6 +45,26 @@ TEST_CASE("status text: bytes that saves share are counted in a line, if there a
   status["jobs"][0]["copies_sent"] = {{"bytes", 4194304u}, {"bytes_unchanged", 1048576u}};
   CHECK(line_with(to_text(status), "copies:") ==
         "  copies: 4.0 MiB sent to peers, 1.0 MiB unchanged and not sent");
+}
+
+TEST_CASE("status text: how much of a restore came from storage stands beside its rank",
+          "[unit][cli]") {
+  Json status = answer();
+  Json& rank = status["jobs"][0]["ranks"][0];
+  rank = {{"rank", 0},     {"process", 77},   {"attached", true},   {"phase", "training"},
+          {"timeline", 2}, {"last_seen", 9u}, {"restored", nullptr}};
+  const auto restored = [&](std::uint64_t bytes_from_storage) {
+    rank["restored"] = {{"timeline", 1},
+                        {"step", 4u},
+                        {"source", "storage"},
+                        {"bytes", 8388608u},
+                        {"bytes_from_storage", bytes_from_storage}};
+    return line_with(to_text(status), "training");
+  };
+  CHECK_THAT(line_with(to_text(status), "training"), EndsWith(" -"));
+  CHECK_THAT(restored(0), EndsWith(" 9  step 4 from memory"));
+  CHECK_THAT(restored(8388608), EndsWith(" 9  step 4 from storage"));
+  CHECK_THAT(restored(2097152), EndsWith(" 9  step 4, 2.0 MiB of 8.0 MiB from storage"));
 }
 
 TEST_CASE("status text: a step that is damaged on storage is not said to be there", "[unit][cli]") {

@@ -23,7 +23,7 @@ from libckpt._init import with_keywords
 from libckpt.accelerate._folders import Folders
 from libckpt.accelerate._memory import Memory
 from libckpt.accelerate._names import Names
-from libckpt.core import _resuming, _settings
+from libckpt.core import _resuming, _settings, _turn
 from libckpt.core.files import _publish_queue
 
 __all__ = ["State", "attach"]
@@ -87,15 +87,17 @@ class State:
         """
         return None if self._memory is None else self._memory.capture(step, metrics)
 
-    def resume(self):
+    def resume(self, *, source=None):
         """Loads the newest of memory and folders; returns its step, 0 when there is none.
+        `source`: from "memory" alone, or from "storage": the folders, and `dir`.
 
         The step is the one that `capture` was given last before it; of a folder that libckpt did
         not write it is 0, and only your registered objects know it.
         """
+        _turn.check_source(source)
         if self._memory is None:
             return self._resume_as_stock()
-        return self._resume() or 0
+        return self._resume(source=source) or 0
 
     def _resume_as_stock(self):
         names = Names(self._accelerator)
@@ -143,11 +145,11 @@ class State:
         self._memory.close()
         return stock()
 
-    def _resume(self, load_kwargs=None, options=None):
+    def _resume(self, load_kwargs=None, options=None, source=None):
         """The step that was loaded; none: there is nothing."""
         memory, folders = self._memory, self._folders
         folder, folder_step, updated = memory.decide("newest folder", folders.names.newest())
-        restored = memory.restore_newest()
+        restored, folder = memory.restore_newest(source, folder)
         is_later = restored is not None and memory.decide(
             "later folder", folders.names.is_later(folder, memory.position.saves)
         )

@@ -76,19 +76,20 @@ class Memory:
             items["scaler"] = accelerator.scaler
         return {**items, "rng": RNG(), "place": self.position}
 
-    def restore_newest(self):
-        """Restores the newest step that the session has into the objects. None: there is no step,
-        or `failure` says why not. All ranks have it, or none."""
+    def restore_newest(self, source, folder):
+        """(the newest step that the session has, now in the objects; the folder that is left to
+        take). None: there is no step, or `failure` says why not; for the folder, none is to be
+        taken. All ranks have it, or none."""
         if self.session is not None:
             self._guard()
-        restored, self.failure = _resuming.from_memory(
-            self.session, self._restore_items, self._unopened
+        restored, self.failure, folder = _resuming.from_source(
+            source, self.session, self._restore_items, folder, self._unopened
         )
-        return restored
+        return restored, folder
 
-    def _restore_items(self):
+    def _restore_items(self, source):
         try:
-            return self.session.restore(self.items())
+            return self.session.restore(self.items(), source=source)
         except errors.NotFound:
             self._prepare()
             raise

@@ -29,6 +29,38 @@ def from_memory(session, restore, unopened=None):
     return (None if failure else restored), failure
 
 
+def source_again(source, restored, session):
+    """That of a load's second restore of the step. What came from storage to as many ranks as saved
+    it lies in their own memory by then; so it is not read twice."""
+    is_here = source == "storage" and restored.world_size == session.world_size
+    return None if is_here else source
+
+
+def from_source(source, session, restore, stored, unopened=None):
+    """As from_memory, and what there is besides: `stored`, a path or None, which is of storage. So
+    it is None where memory alone is wanted. `restore` is given the source."""
+    if source == "storage" and session is not None and not session.dir:
+        if stored is not None:
+            return None, None, stored
+        _, failure = from_memory(session, lambda: _refuse_memory(session), unopened)
+        return None, failure, None
+    restored, failure = from_memory(session, lambda: restore(source), unopened)
+    if source != "memory":
+        return restored, failure, stored
+    if restored is None and failure is None and stored is not None:
+        why = f"restore from memory alone: it has no step; {stored} is there"
+        failure = errors.Unavailable(why)
+    return restored, failure, None
+
+
+def _refuse_memory(session):
+    found = session.restore(shapes_only=True)  # Raises NotFound, where training may begin.
+    raise errors.Unavailable(
+        f"restore from storage alone: there is nothing; step {found.step} can be restored from "
+        f"{found.source_name}"
+    )
+
+
 def log_memory(restored, newest, noun="folder"):
     """Training goes on from memory; `newest`: what there is besides, or None."""
     other = f"there is no {noun}" if newest is None else f"the newest {noun} is {newest}"

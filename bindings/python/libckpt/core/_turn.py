@@ -72,10 +72,14 @@ def step_number(step):
     return number
 
 
-def step_or_path(step, path, source):
-    """Those of a restore, checked; `source` excludes a path."""
+def check_source(source):
     if source not in (None, "memory", "storage"):
         raise errors.InvalidArgument(f'restore: source {source!r}: it is "memory" or "storage"')
+
+
+def step_or_path(step, path, source):
+    """Those of a restore, checked; `source` excludes a path."""
+    check_source(source)
     if source is not None and path is not None:
         raise errors.InvalidArgument(
             f"restore from {os.fspath(path)!r}: give no source with it: the path is one"

@@ -5,7 +5,8 @@ its `storage_writer`, `async_stager` and `storage_reader`.
     dcp.async_save(state_dict, checkpoint_id="ckpt://my-run/step-100", storage_writer=storage)
     dcp.load(state_dict, checkpoint_id="ckpt://my-run/latest", storage_reader=storage)
 
-A path as checkpoint_id is a folder in DCP's own format, which appears whole or not at all.
+With "?source=memory" or "?source=storage" behind an id, a load takes the step from there alone. A
+path as checkpoint_id is a folder in DCP's own format, which appears whole or not at all.
 """
 
 import threading
@@ -54,7 +55,7 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
         if self._is_disabled():
             return None
         try:
-            found = _fetching.find(self._job(wanted), wanted.step)
+            found = _fetching.find(self._job(wanted), wanted)
         except errors.NotFound:
             return None
         self._call.found = (wanted, found)  # A load that follows need not look again.
@@ -77,11 +78,7 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
     @property
     def checkpoint_id(self):
         given = self._wanted()
-        if not isinstance(given, _ids.Id):
-            return given
-        return f"{_ids.SCHEME}{given.job}/" + (
-            _ids.LATEST if given.step is None else f"step-{given.step}"
-        )
+        return str(given) if isinstance(given, _ids.Id) else given
 
     # --- saving
 
@@ -127,7 +124,7 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
         known, found = getattr(self._call, "found", (None, None))
         self._call.found = (None, None)
         if known != wanted or not found.is_of_now():
-            found = _fetching.find(self._job(wanted), wanted.step)
+            found = _fetching.find(self._job(wanted), wanted)
         self._call.load = _fetching.Fetch(found)
         return self._call.load.metadata()
 
@@ -177,6 +174,10 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
             raise errors.InvalidArgument(
                 f"dcp: save {self.checkpoint_id}: say which step it is, as "
                 f'"{_ids.SCHEME}{wanted.job}/step-100"'
+            )
+        if wanted.source is not None:
+            raise errors.InvalidArgument(
+                f"dcp: save {self.checkpoint_id}: a source is for loads: save to the id without it"
             )
         return _capturing.Capture(self._job(wanted), wanted.step, self._may_raise)
 

@@ -26,8 +26,10 @@ ANY = -1  # Any rank that has it.
 class Found:
     """A step of a job, on this rank."""
 
-    def __init__(self, job, restored, document):
+    def __init__(self, job, restored, document, source):
         self.job, self.step, self.document = job, restored.step, document
+        # For the rest of it.
+        self.source = _resuming.source_again(source, restored, job.session)
         self.source_name, self.newest_seen = restored.source_name, restored.newest_seen
         self._saves = job.saves
 
@@ -40,12 +42,12 @@ class Found:
         return self.document.world_size == self.job.session.world_size
 
 
-def find(job, step):
-    """The step, or the newest one, as a Found. All ranks call it. Raises NotFound."""
-    session = job.session
+def find(job, wanted):
+    """The step of the Id, or the newest one, as a Found. All ranks call it. Raises NotFound."""
+    session, text, failure = job.session, None, None
     job.has_asked = True
-    job.check_open(step)
-    restored, text, failure = session.restore(step=step), None, None
+    job.check_open(wanted.step)
+    restored = session.restore(step=wanted.step, source=wanted.source)
     if session.rank == 0:
         stored = restored.items.get(ITEM)
         if stored is None:
@@ -57,7 +59,7 @@ def find(job, step):
             text = bytes(stored.numpy()).decode().rstrip()
     session.ranks.agree("metadata", failure)
     text = session.ranks.decide("metadata of DCP", text, lambda said: said[0])
-    return Found(job, restored, Document(text))
+    return Found(job, restored, Document(text), wanted.source)
 
 
 class Fetch:
@@ -94,9 +96,8 @@ class Fetch:
         _boxes.offer([(box, targets[item], _begin(item, place), item.lengths)
                       for item, place, box in ways if item in targets])  # fmt: skip
         own = {name: box for (source, name), box in boxes.items() if source in (rank, ANY)}
-        self._session.restore(
-            step=self._found.step, arrays=[box.array(name) for name, box in own.items()]
-        )
+        arrays = [box.array(name) for name, box in own.items()]
+        self._session.restore(step=self._found.step, arrays=arrays, source=self._found.source)
         if is_of_as_many:
             contents = {key: box.bytes() for key, box in boxes.items()}
             _exchange.run(self._session.ranks, transfers, contents)

@@ -18,7 +18,7 @@ import weakref
 
 from libckpt import errors
 from libckpt._init import with_keywords
-from libckpt.core import _open_sessions, _resuming, _settings, _unopened
+from libckpt.core import _open_sessions, _resuming, _settings, _turn, _unopened
 from libckpt.core.files import _leftovers, _publish_queue
 from libckpt.deepspeed._folders import Folders
 from libckpt.deepspeed._layout import Layout
@@ -121,13 +121,15 @@ def _raise_without_folder(engine, why):
     engine._libckpt_failure = why
 
 
-def resume(engine):
+def resume(engine, *, source=None):
     """Restores the newest step in memory, on a peer or in `dir`, and no folder of DeepSpeed's.
-    Returns its number, or None when there is none. All ranks call it."""
+    Returns its number, or None when there is none. All ranks call it. `source`: from "memory"
+    alone, or from "storage", which is `dir`."""
+    _turn.check_source(source)
     attached, failure = (vars(engine).get(f"_libckpt{each}") for each in ("", "_failure"))
     if failure is not None:
         raise failure
-    return attached.resume() if attached else None
+    return attached.resume(source) if attached else None
 
 
 def write_universal(engine, dir, tag=None, client_state=None):
@@ -262,11 +264,11 @@ class Attached:
         self.memory.note_folder(load_dir)
         return (f"libckpt:{self.memory.session.job}/global_step{found.step}", client_state), None
 
-    def resume(self):
-        found = self.memory.newest()
+    def resume(self, source):
+        found = self.memory.newest(source=source)
         if found is None:
             return None
-        self.memory.give(found)
+        self.memory.give(found, source)
         _resuming.log_restored(found)
         return found.step
 

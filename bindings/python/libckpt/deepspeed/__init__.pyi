@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 from typing_extensions import Unpack
 
 from libckpt import Options
-from libckpt.session import Metrics
+from libckpt.session import Metrics, Source
 
 __all__ = ["accumulation_for", "attach", "close", "detach", "resume", "wait", "write_universal"]
 
@@ -22,7 +22,7 @@ def attach(
     metrics: Metrics | None = None,
     **options: Unpack[Options],
 ) -> Engine: ...
-def resume(engine: Any) -> int | None: ...
+def resume(engine: Any, *, source: Source | None = None) -> int | None: ...
 def write_universal(
     engine: Any, dir: Path, tag: str | None = None, client_state: ClientState | None = None
 ) -> None: ...

@@ -68,13 +68,13 @@ class Memory:
         state = self._client_state
         return dict(state() if callable(state) else state or {})
 
-    def newest(self, folder=None, client_keys=()):
+    def newest(self, folder=None, client_keys=(), source=None):
         """The newest step that all ranks can have, with the items but not the tensors. None: there
         is none for that folder, whose client state has these keys. Raises when there is one, which
         does not fit."""
         self._has_asked = True
         try:
-            found = self._state.newest(self.session)
+            found = self._state.newest(self.session, source)
         except errors.NotFound:
             return None
         refusals = self.session.ranks.exchange("refusal", _refusal(found, folder, client_keys))
@@ -85,10 +85,10 @@ class Memory:
             return None
         return found
 
-    def give(self, found):
+    def give(self, found, source=None):
         """Fills the engine with what newest() found; returns the client state."""
         items = found.items
-        self._state.give(self.session, found)
+        self._state.give(self.session, found, source=source)
         self._captured, self._has_begun = found.step, True
         self._folders = list(items["folders"])
         self._client_keys = list(items["client_keys"])

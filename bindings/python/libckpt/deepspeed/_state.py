@@ -9,6 +9,7 @@ import hashlib
 import torch
 
 from libckpt import errors
+from libckpt.core import _resuming
 from libckpt.rng import RNG
 
 COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
@@ -27,10 +28,10 @@ class EngineState:
     def arrays(self):
         return self._layout.arrays()
 
-    def newest(self, session):
+    def newest(self, session, source=None):
         """The newest step that all ranks can have, with the items but not the tensors. Raises
         NotFound where there is none, and another error where there is one that does not fit."""
-        found = session.restore()
+        found = session.restore(source=source)
         problem = None
         try:
             check(self._engine, self._layout, found)
@@ -39,17 +40,19 @@ class EngineState:
         session.agree("resume", problem)
         return found
 
-    def give(self, session, found, into=None):
+    def give(self, session, found, into=None, source=None):
         """Fills the engine, and further items, with what newest() found. Only that has seen where
         the shard came from: by now it is in the node's own memory."""
         engine, layout, items = self._engine, self._layout, found.items
         prologue = getattr(engine.optimizer, "checkpoint_event_prologue", None)
         if prologue is not None:
             prologue()
-        made = make_room(layout, items["optimizer"])
+        made = []
         try:
+            make_room(layout, items["optimizer"], made)
             filled = targets(engine, layout, items) | (into or {})
-            session.restore(filled, step=found.step, arrays=layout.arrays())
+            source = _resuming.source_again(source, found, session)
+            session.restore(filled, step=found.step, arrays=layout.arrays(), source=source)
         except BaseException:
             for tensor in made:
                 tensor.zero_()  # Training may go on with it, as with an optimizer that is new.
@@ -105,10 +108,10 @@ def targets(engine, layout, items):
     return items | {name: part for name, part in own.items() if name in items}
 
 
-def make_room(layout, saved):
-    """Gives the optimizer the state that the saved one had. Its values come later. Returns the
-    tensors that are new, with whatever lay in their memory."""
-    state, made = layout.optimizer.state, []
+def make_room(layout, saved, made):
+    """Gives the optimizer the state that the saved one had. Its values come later. `made` gets the
+    tensors that are new, with whatever lay in their memory, also where another one fails."""
+    state = layout.optimizer.state
     for flat in layout.flats:
         if flat.kind == "frozen":
             continue
@@ -127,7 +130,6 @@ def make_room(layout, saved):
         options = saved["groups"][flat.group] if flat.group < len(saved["groups"]) else {}
         for key, value in found["values"].items():
             own[key] = _placed(own.get(key), value, _device(key, options, flat.tensor))
-    return made
 
 
 def _room(flat, dtype):
@@ -154,8 +156,7 @@ def give(engine, layout, items):
     for group, options in groups:
         for key, value in options.items():
             group[key] = _placed(group.get(key), value, None)
-    for field, values in items["optimizer"]["scalers"].items():
-        vars(getattr(engine.optimizer, field)).update(values)
+    _give_scalers(engine.optimizer, items["optimizer"]["scalers"])
     vars(engine.optimizer).update(items["optimizer"]["fields"])
 
 
@@ -171,14 +172,27 @@ def _optimizer(layout):
             first[flat.group] = _state(layout, flat) if state is None else state
     zero = layout.zero
     fields = ("dynamic_loss_scale", "cur_scale", "cur_iter", "last_overflow_iter", "clip_grad")
-    scalers = {f: vars(zero)[f] for f in ("loss_scaler",) if vars(zero).get(f) is not None}
     return {
         "groups": [_options(group) for group in layout.optimizer.param_groups],
         "states": [first.get(i, _nothing()) for i in range(len(layout.optimizer.param_groups))],
         "of_parameters": of_parameters,
-        "scalers": {field: _plain(vars(scaler)) for field, scaler in scalers.items()},
+        "scalers": {field: _plain(vars(scaler)) for field, scaler in _scalers(zero).items()},
         "fields": _plain({name: vars(zero)[name] for name in fields if name in vars(zero)}),
     }
+
+
+def _scalers(zero):
+    """By field, those of fp16 losses: of ZeRO 1 to 3, and of FP16_UnfusedOptimizer."""
+    fields = ("loss_scaler", "loss_scale_config")
+    return {f: vars(zero)[f] for f in fields if vars(zero).get(f) is not None}
+
+
+def _give_scalers(zero, saved):
+    """With another stage of ZeRO it is another class, whose values have the same names."""
+    for scaler in _scalers(zero).values():
+        for values in saved.values():
+            own = vars(scaler)
+            own.update({key: value for key, value in values.items() if key in own})
 
 
 def _state(layout, flat):

@@ -88,27 +88,28 @@ class Checkpointer:
         except Exception as error:  # The session says, counts and raises it as its options say.
             return {}, _raised(error)
 
-    def restore(self, like, step=None, *, strict=True):
+    def restore(self, like, step=None, *, strict=True, source=None):
         """The newest step that all processes can have, or `step`, as a new tree in Restored.tree.
 
         like: a tree of what is wanted, of arrays or of jax.ShapeDtypeStruct with shardings; a part
         of what was saved will do. An array of numpy there becomes one.
         strict: all of it must be in the checkpoint, with its shape and type; else arrays that are
         not stay as they are in `like`.
+        source: the place to take it from alone, "memory" or "storage"; None: the nearest ones.
         Raises NotFound when there is nothing: train from the beginning. After any other failure
         saves are refused until a restore succeeds, or `session.start_fresh()` is called. Where no
         daemon can be had, it raises Unavailable if `dir` has steps of the job, else NotFound.
         """
         self._check_readable(step)
-        restored = _restore.restore(self.session, like, step, strict)
+        restored = _restore.restore(self.session, like, step, strict, source)
         if self.session.rank == 0:
             _resuming.log_restored(restored)
         return restored
 
-    def restore_or(self, like, default=0, *, strict=True):
+    def restore_or(self, like, default=0, *, strict=True, source=None):
         """(step, tree) of the newest step, or (default, like) without one."""
         try:
-            restored = self.restore(like, strict=strict)
+            restored = self.restore(like, strict=strict, source=source)
         except errors.NotFound as error:
             if self._unopened is not None and self.session.rank == 0:
                 logger.warning("libckpt: training begins at step %s: %s", default, error)

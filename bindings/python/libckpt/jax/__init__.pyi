@@ -6,7 +6,7 @@ from typing_extensions import Unpack
 
 from libckpt import Options, Session, Ticket
 from libckpt.jax._restore import Restored as Restored
-from libckpt.session import Metrics
+from libckpt.session import Metrics, Source
 
 __all__ = ["Checkpointer", "Restored", "load"]
 
@@ -23,10 +23,12 @@ class Checkpointer:
         self, step: int, tree: Any, wait: float = 0, *, metrics: Metrics | None = None
     ) -> Ticket: ...
     def restore(
-        self, like: Any, step: int | None = None, *, strict: bool = True
+        self, like: Any, step: int | None = None, *, strict: bool = True,
+        source: Source | None = None,
     ) -> Restored: ...
     def restore_or(
-        self, like: Any, default: int = 0, *, strict: bool = True
+        self, like: Any, default: int = 0, *, strict: bool = True,
+        source: Source | None = None,
     ) -> tuple[int, Any]: ...
     @property
     def latest(self) -> int | None: ...

@@ -16,6 +16,7 @@ import jax
 import numpy
 
 from libckpt import errors
+from libckpt.core import _resuming
 from libckpt.jax import _boxes, _capture, _exchange, _leaves, _wanted
 
 logger = logging.getLogger("libckpt")
@@ -39,9 +40,9 @@ class Restored:
         return f"Restored(step={self.step}, from {self.source_name})"
 
 
-def restore(session, like, step, strict):
+def restore(session, like, step, strict, source=None):
     try:
-        return _restore(session, like, step, strict)
+        return _restore(session, like, step, strict, source)
     except errors.NotFound:
         raise
     except Exception as error:
@@ -49,8 +50,9 @@ def restore(session, like, step, strict):
         raise
 
 
-def _restore(session, like, step, strict):
-    found = session.restore(step=step)
+def _restore(session, like, step, strict, source):
+    found = session.restore(step=step, source=source)
+    source = _resuming.source_again(source, found, session)
     step, failure, values = found.step, None, {}
     leaves, structure = _leaves.named(like)
     try:
@@ -60,9 +62,9 @@ def _restore(session, like, step, strict):
         failure = error
     session.agree("tree", failure)
     if found.world_size == session.world_size:
-        cells = _of_own(session, step, arrays, specs, own)
+        cells = _of_own(session, step, source, arrays, specs, own)
     else:
-        cells = _of_others(session, step, arrays, specs, own)
+        cells = _of_others(session, step, source, arrays, specs, own)
     try:
         fill(values, leaves, arrays, cells, plain, strict)
     except Exception as error:
@@ -114,7 +116,7 @@ def choose(leaves, specs, plain, strict, may_lack=False):
     return arrays, kept
 
 
-def _of_own(session, step, arrays, specs, own):
+def _of_own(session, step, source, arrays, specs, own):
     """By name, (box, content) of the cells: each process reads what it saved, and they go round."""
     boxes = _boxes_of(specs, own)
     cells, parts = {}, []
@@ -123,7 +125,7 @@ def _of_own(session, step, arrays, specs, own):
         content = _leaves.empty(_boxes.shape_of(box), _leaves.dtype_of(spec.dtype))
         parts.append(_capture.array_of(cell, box, spec.shape, content))
         cells[cell] = (box, content)
-    session.restore({_capture.ITEM: {}}, step=step, arrays=parts)
+    session.restore({_capture.ITEM: {}}, step=step, arrays=parts, source=source)
     if session.world_size > 1:
         needed = {
             cell: (box, cells[cell][1] if cell in cells else wanted.room(box))
@@ -136,7 +138,7 @@ def _of_own(session, step, arrays, specs, own):
     return cells
 
 
-def _of_others(session, step, arrays, specs, own):
+def _of_others(session, step, source, arrays, specs, own):
     """The same, of another number of processes: each cell is found by its name."""
     cells, parts = {}, []
     for wanted in arrays:
@@ -150,7 +152,7 @@ def _of_others(session, step, arrays, specs, own):
             nothing = tuple((begin, begin) for begin, _ in box)
             content = _leaves.empty(_boxes.shape_of(nothing), _leaves.dtype_of(spec.dtype))
             parts.append(_capture.array_of(cell, nothing, spec.shape, content))
-    session.restore({_capture.ITEM: {}}, step=step, arrays=parts)
+    session.restore({_capture.ITEM: {}}, step=step, arrays=parts, source=source)
     return cells
 
 

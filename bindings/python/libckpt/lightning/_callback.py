@@ -206,13 +206,13 @@ class Callback(pl.Callback):
 
     # --- resuming
 
-    def load_newest(self, io, map_location, weights_only):
+    def load_newest(self, io, source, map_location, weights_only):
         """The CheckpointIO's answer to `ckpt_path=NEWEST`. All ranks call it."""
         self._has_asked = True
         file, file_step, remade_by = self._newest_file(io)
-        session, name = self.session, file
-        restored, failure = _resuming.from_memory(
-            session, lambda: session.restore(), self._unopened
+        session, name, source = self.session, file, None if self._is_disabled else source
+        restored, failure, file = _resuming.from_source(
+            source, session, lambda source: session.restore(source=source), file, self._unopened
         )
         has_older = restored is not None and restored.step < file_step
         if has_older and remade_by is not None and remade_by <= restored.step:

@@ -8,7 +8,7 @@ import pathlib
 import torch.distributed as dist
 
 from libckpt import errors
-from libckpt.core import _settings
+from libckpt.core import _settings, _turn
 from libckpt.core.files import _disk, _full, _leftovers
 from libckpt.lightning import _files, _unvalidated
 from libckpt.lightning._framework import TorchCheckpointIO
@@ -16,6 +16,7 @@ from libckpt.lightning._framework import TorchCheckpointIO
 logger = logging.getLogger("libckpt")
 
 NEWEST = "ckpt://newest"  # For `ckpt_path`: the newest of memory and files.
+SOURCE = "?source="  # Behind it: "memory", or "storage", to take it from there alone.
 OTHERS_DEADLINE = 60.0  # For a file that another rank publishes.
 
 
@@ -67,8 +68,11 @@ class CheckpointIO(TorchCheckpointIO):
                          "memory; make room, or lower save_top_k", path, error)  # fmt: skip
 
     def load_checkpoint(self, path, map_location=lambda storage, _: storage, weights_only=None):
-        if path == NEWEST and self.memory is not None:
-            return self.memory.load_newest(self, map_location, weights_only)
+        wanted, has_source, source = os.fspath(path).partition(SOURCE)
+        if wanted == NEWEST and self.memory is not None:
+            source = source if has_source else None
+            _turn.check_source(source)
+            return self.memory.load_newest(self, source, map_location, weights_only)
         local = self._local(path)
         if local is not None:
             if self._files(local).is_coming(local):

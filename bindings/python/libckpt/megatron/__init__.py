@@ -78,16 +78,20 @@ def save_checkpoint_if_needed(
 
 
 def load_checkpoint(
-    model, optimizer, opt_param_scheduler, load_arg="load", strict=True, concat=False, **more
-):
+    model, optimizer, opt_param_scheduler, load_arg="load", strict=True, concat=False, *,
+    source=None, **more,
+):  # fmt: skip
     """Fills all of it from the newest step of memory, peers and storage. Returns the iteration, or
     what Megatron's own function of this version returns. All ranks call it.
 
     concat: for EasyCkpt's users, who say with it that the number of data parallel ranks has
     changed. It need not be said here: another number is noticed.
+    source: from "memory" alone, or from "storage": the folders, and `dir`.
     """
     del concat
-    found = current().load(model, optimizer, opt_param_scheduler, load_arg, strict, **more)
+    found = current().load(
+        model, optimizer, opt_param_scheduler, load_arg, strict, source, **more
+    )
     return found if _training.counts_operations() else found[0]
 
 

@@ -6,7 +6,7 @@ from typing_extensions import Unpack
 
 from libckpt import Options
 from libckpt.megatron._easy import EasyCkpt
-from libckpt.session import Metrics
+from libckpt.session import Metrics, Source
 
 __all__ = [
     "LocalCheckpointManager",
@@ -44,6 +44,8 @@ def load_checkpoint(
     load_arg: str = "load",
     strict: bool = True,
     concat: bool = False,
+    *,
+    source: Source | None = None,
     **more: Any,
 ) -> int | tuple[int, float]: ...
 def current() -> EasyCkpt: ...

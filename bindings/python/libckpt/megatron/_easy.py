@@ -7,7 +7,7 @@ import pathlib
 
 from libckpt import errors
 from libckpt._init import check
-from libckpt.core import _resuming, _settings
+from libckpt.core import _resuming, _settings, _turn
 from libckpt.core.files import _leftovers, _publish_queue
 from libckpt.megatron import _classic, _folders, _torch_dist, _training
 from libckpt.megatron._memory import Memory
@@ -122,23 +122,29 @@ class EasyCkpt:
 
     # --- loading
 
-    def load(self, model, optimizer, scheduler, load_arg="load", strict=True, **more):
+    def load(self, model, optimizer, scheduler, load_arg="load", strict=True, source=None, **more):
         """(iteration, operations so far)."""
+        _turn.check_source(source)
         model = _chunks(model)
         if self.folders is not None:
             self.folders.settle()  # An earlier run's leftovers are published by now.
         is_ours = load_arg == "load" and not getattr(_training.args(), "finetune", False)
+        if source == "memory" and not is_ours:
+            raise errors.InvalidArgument(
+                f'load_checkpoint: source="memory": load_arg "{load_arg}" and finetune load folders'
+            )
         self._begins_elsewhere = not is_ours
         newest = self._newest_folder() if is_ours and self.load_dir else None
         found, failure = None, None
         if is_ours and not self.is_disabled:
-            failure = self.memory.failure()
-        if is_ours and not self.is_disabled and self.memory.is_open:
-            self._has_asked = True
-            found, failure = _resuming.from_memory(
-                self.memory.session,
-                lambda: self.memory.restore(model, optimizer, scheduler, oldest=newest),
-            )
+            self._has_asked |= self.memory.is_open
+            oldest, session = None if source == "memory" else newest, self.memory.session
+            found, failure, stored = _resuming.from_source(
+                source, session if self.memory.is_open else None,
+                lambda source: self.memory.restore(model, optimizer, scheduler, oldest, source),
+                None if newest is None else self._path(newest), self.memory.unopened,
+            )  # fmt: skip
+            newest = None if stored is None else newest
             if found is not None and (newest is None or found[1].step >= newest):
                 return self._resumed(*found, newest)
             if found is not None:

@@ -10,7 +10,7 @@ import torch
 
 from libckpt import errors
 from libckpt._init import init
-from libckpt.core import _unopened
+from libckpt.core import _resuming, _unopened
 from libckpt.megatron import _optimizers, _parallel, _training
 from libckpt.megatron._pieces import Pieces
 from libckpt.rng import RNG
@@ -23,7 +23,7 @@ class Memory:
     is raised but that of a wrong option."""
 
     def __init__(self, job, options):
-        self.session, self.error, self._unopened = None, None, None
+        self.session, self.error, self.unopened = None, None, None
         self._interval = options.get("save_mem_interval", 1)
         self._pieces, self._made_of = None, ()
         self._has_saved = False
@@ -33,7 +33,7 @@ class Memory:
             if _unopened.is_wrong_option(error):
                 raise
             self._give_up(error)
-            self._unopened = _unopened.unopened(error, job, **options)
+            self.unopened = _unopened.unopened(error, job, **options)
 
     def _give_up(self, error):
         self.error = error
@@ -42,10 +42,6 @@ class Memory:
     @property
     def is_open(self):
         return self.session is not None and self.error is None
-
-    def failure(self):
-        """Why no step can be had where there is no session; None: there is one, or no step."""
-        return None if self._unopened is None else self._unopened.failure()
 
     def pieces(self, model, optimizer):
         made_of = [optimizer, *model]
@@ -107,7 +103,7 @@ class Memory:
 
     # --- restoring
 
-    def restore(self, model, optimizer, scheduler, step=None, oldest=None):
+    def restore(self, model, optimizer, scheduler, oldest=None, source=None):
         """Fills model, optimizer and scheduler from the newest step. Returns what progress it had,
         and the Restored of the plain data, which comes first: it brings the shard to this node, so
         that it alone has seen from where. None: there is no step. Of one before `oldest` nothing is
@@ -117,10 +113,11 @@ class Memory:
         if pieces is None:
             return None
         try:
-            found = self.session.restore(step=step)
+            found = self.session.restore(source=source)
             if oldest is not None and found.step < oldest:
                 return found.items["state"]["progress"], found
-            state = self._fill(pieces, made, found)
+            source = _resuming.source_again(source, found, self.session)
+            state = self._fill(pieces, made, found, source)
         except errors.NotFound:
             _optimizers.drop_state(made)
             return None
@@ -157,7 +154,7 @@ class Memory:
             self._give_up(error)
             return None
 
-    def _fill(self, pieces, made, found):
+    def _fill(self, pieces, made, found, source):
         """With the arrays that this number of ranks would have saved; and if nobody saved such
         ones, with those that were."""
         keys, has_step = _optimizers.state_of(pieces.parts)
@@ -166,7 +163,7 @@ class Memory:
         there = json.loads(found.items["state"]["geometry"])
         into, failure = {"state": {}, "rng": RNG()}, None
         try:
-            self.session.restore(into, found.step, arrays=pieces.arrays())
+            self.session.restore(into, found.step, arrays=pieces.arrays(), source=source)
         except errors.NotFound:
             raise
         except errors.CheckpointError as error:
@@ -187,7 +184,7 @@ class Memory:
         changed = {here[name]: there[name] for name in ("expert_tensor", "tensor")}
         arrays, relaid = pieces.relaid(changed)
         into = {"state": {}, "rng": RNG()}
-        self.session.restore(into, found.step, arrays=arrays)
+        self.session.restore(into, found.step, arrays=arrays, source=source)
         with torch.no_grad():
             for each in relaid:
                 each.fill()

@@ -11,7 +11,14 @@ logger = logging.getLogger("libckpt")
 def is_from_memory(memory, restored, folders, number):
     """Whether training goes on from the step in memory, and not from the folder of that number."""
     folder = None if number is None else folders.path(number)
-    is_so = _resuming.is_memory_newest(restored, memory.failure, folder, number, name=number)
+    step, name = number, number
+    is_of_model = folder is not None and not folders.has_optimizer(number)
+    if is_of_model:  # Any step in memory is better: the optimizer would begin anew.
+        step, name = -1, f"{number}, which has the model alone"
+    is_so = _resuming.is_memory_newest(restored, memory.failure, folder, step, name=name)
+    if is_of_model and not is_so:
+        logger.warning("libckpt: %s has the model alone, as save_only_model says: the optimizer "
+                       "and the learning rate begin anew", folder)  # fmt: skip
     if folder is not None and memory.failure is not None:
         memory.start_fresh()
     return is_so
