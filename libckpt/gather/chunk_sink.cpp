@@ -11,14 +11,20 @@ bool bring(const ChunkSink& sink, const ChunkInMemory& chunk) {
     return crc32(chunk.bytes) == chunk.expected;
   }
   std::span<const std::byte> bytes = chunk.bytes;
-  Crc32 crc = 0;
+  std::vector<Crc32> crcs;
+  Crc32 all = 0;
   for (const std::span<std::byte> place : chunk.places) {
     CKPT_ASSERT(place.size() <= bytes.size());
-    crc = crc32_copy(place, bytes.first(place.size()), crc);
+    const auto part = bytes.first(place.size());
+    const bool is_there = part.data() == place.data();
+    crcs.push_back(is_there ? crc32(part) : crc32_copy(place, part));
+    all = crc32_combine(all, crcs.back(), place.size());
     bytes = bytes.subspan(place.size());
   }
   CKPT_ASSERT(bytes.empty());
-  return crc == chunk.expected;
+  if (all != chunk.expected) return false;
+  if (sink.placed) sink.placed(chunk.index, crcs);
+  return true;
 }
 
 }  // namespace ckpt::gather

@@ -20,6 +20,9 @@ struct ChunkSink {
   // Brings a Chunk to its places, on any thread, other Chunks at the same time, and perhaps before
   // it is verified; `take` then gets no bytes. Empty: `take` does it.
   std::function<void(std::size_t index, std::span<const std::byte> bytes)> copy;
+  // The checksum of each place, once a verified Chunk lies in its places: every source that asks
+  // for `places` calls it, before `take`, on any thread. Null: nobody asks.
+  std::function<void(std::size_t index, std::span<const Crc32> crcs)> placed;
   // How much of a Chunk is wanted, for a source that counts. Null: nobody asks.
   std::function<std::uint64_t(std::size_t index)> wanted_bytes;
 
@@ -39,8 +42,8 @@ struct ChunkInMemory {
   bool is_brought(const ChunkSink& sink) const { return !places.empty() || sink.copy != nullptr; }
 };
 
-// Brings the Chunk to its places, if it has some or the sink copies. Returns whether what was
-// copied matches the checksum. On any thread.
+// Brings the Chunk to its places, if it has some or the sink copies; places in which it lies
+// already are only read. Returns whether what was copied matches the checksum. On any thread.
 bool bring(const ChunkSink& sink, const ChunkInMemory& chunk);
 
 }  // namespace ckpt::gather

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,7 +13,6 @@
 #include "base/assert.hpp"
 #include "base/log.hpp"
 #include "gather/found_pieces.hpp"
-#include "gather/shard_places.hpp"
 #include "storage/parallel.hpp"
 
 namespace ckpt::gather {
@@ -46,7 +46,8 @@ struct PieceReading {
   ReaderRank reader;
   Wants wants;
   storage::TransferHooks hooks;
-  TakeChecksums take_checksums;       // Null: nobody takes some.
+  std::optional<TargetChunks> targets;  // None: nobody takes their checksums.
+  TakeChecksums take_checksums;
   std::vector<plan::Holder> holders;  // By rank.
   plan::PieceIndex index;
   plan::Plan plan;
@@ -106,8 +107,7 @@ std::set<std::uint32_t> ranks_read(const plan::Plan& plan, const Wants& wants) {
 // Gives each shard that is read the reasons to read some of its Chunks.
 void divide_work(PieceReading& reading, const Records& records) {
   reading.shards.clear();
-  const bool keeps_checksums = reading.take_checksums != nullptr;
-  const ShardPlaces::Facts facts{reading.plan, reading.wants, keeps_checksums};
+  const ShardPlaces::Facts facts{reading.plan, reading.wants, reading.targets};
   for (const auto& [rank, record] : records) {
     CKPT_ASSERT(record != nullptr);
     Shard& shard = reading.shards.emplace_back();
@@ -161,6 +161,7 @@ Task<void> read_shard_of(PieceReading& reading, std::size_t number) {
     places.copy(index, bytes);
   };
   sink.places = [&](std::size_t index) { return places.places_of(index); };
+  sink.placed = [&](std::size_t index, std::span<const Crc32> crcs) { places.placed(index, crcs); };
   auto read =
       co_await reading.source.read(shard.record, std::move(chunks), std::move(sink), reading.hooks);
   if (!read && can_do_without(reading, shard.rank, read.error().code())) {
@@ -233,13 +234,26 @@ Task<void> check_chunk(PieceReading& reading, ChunkOfShard it) {
   co_return Status();
 }
 
-// Finds the Chunks that have to come again.
+// In the order of memory.
+std::vector<RunSum> known_sums(const PieceReading& reading) {
+  std::vector<RunSum> known;
+  for (const Shard& shard : reading.shards) {
+    for (const std::size_t chunk : shard.places->chunks())
+      std::ranges::copy(shard.places->sums(chunk), std::back_inserter(known));
+  }
+  std::ranges::sort(known, {}, &RunSum::begin);
+  return known;
+}
+
+// Finds the Chunks that have to come again. Those whose sums are known matter no more: whoever
+// reads them compares the checksum.
 Task<void> check_all(PieceReading& reading) {
   std::vector<ChunkOfShard> all;
   for (std::size_t shard = 0; shard < reading.shards.size(); ++shard) {
     CKPT_ASSERT(reading.shards[shard].unread.empty());
-    for (const std::size_t chunk : reading.shards[shard].places->chunks())
-      all.push_back({shard, chunk});
+    const ShardPlaces& places = *reading.shards[shard].places;
+    for (const std::size_t chunk : places.chunks())
+      if (places.sums(chunk).empty()) all.push_back({shard, chunk});
   }
   std::function<Task<void>(std::size_t)> check = [&](std::size_t number) {
     return check_chunk(reading, all[number]);
@@ -287,31 +301,32 @@ Task<void> look_and_plan(PieceReading& reading) {
 }  // namespace
 
 Task<void> check_pieces(ShardSource& source, ReaderRank reader, std::vector<WantedPiece> pieces) {
-  PieceReading reading{source, reader, Wants{std::move(pieces), {}}, {}, {}};
+  PieceReading reading{source, reader, Wants{std::move(pieces), {}}, {}, {}, {}};
   auto planned = co_await look_and_plan(reading);
   co_return planned;
 }
 
 Task<void> read_pieces(ShardSource& source, ReaderRank reader, Wants wants,
                        storage::TransferHooks hooks) {
-  PieceReading reading{source, reader, std::move(wants), std::move(hooks), {}};
+  PieceReading reading{source, reader, std::move(wants), std::move(hooks), {}, {}};
   CKPT_CO_CHECK(co_await look_and_plan(reading));
   auto read = co_await read_all(reading);
   co_return read;
 }
 
 Task<void> read_pieces(ShardSource& source, ReaderRank reader, Wants wants,
-                       storage::TransferHooks hooks, TakeChecksums take_checksums) {
+                       storage::TransferHooks hooks, TargetChunks targets,
+                       TakeChecksums take_checksums) {
   CKPT_ASSERT(take_checksums != nullptr);
-  PieceReading reading{source, reader, std::move(wants), std::move(hooks),
-                       std::move(take_checksums)};
+  PieceReading reading{source,           reader,  std::move(wants),
+                       std::move(hooks), targets, std::move(take_checksums)};
   CKPT_CO_CHECK(co_await look_and_plan(reading));
   std::string changed;
   for (int reads = 0; reads < reads_max; ++reads) {
     CKPT_CO_CHECK(co_await read_all(reading));
     // In this order: what changes before the check is found by it, what changes later does not
     // match these checksums.
-    CKPT_CO_CHECK(co_await reading.take_checksums());
+    CKPT_CO_CHECK(co_await reading.take_checksums(known_sums(reading)));
     CKPT_CO_CHECK(co_await check_all(reading));
     changed = name_of_changed(reading);
     if (changed.empty()) co_return Status();

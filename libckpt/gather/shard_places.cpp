@@ -15,7 +15,8 @@ namespace {
 
 using format::Extent;
 
-// A Chunk whose bytes go to more places is copied there: many small reads cost more than a copy.
+// A Chunk whose bytes go to more places is copied there: many small reads, and many checksums that
+// are combined, cost more than a copy.
 constexpr std::size_t places_max = 8;
 
 }  // namespace
@@ -71,6 +72,26 @@ void ShardPlaces::for_each_place(std::size_t index, const Use& use) const {
   }
 }
 
+// Cuts a place where a Chunk of the targets ends.
+template <class Use>
+void ShardPlaces::for_each_part(std::span<std::byte> place, const Use& use) const {
+  if (!facts_.targets) return use(place);
+  const auto& [memory, chunk_bytes] = *facts_.targets;
+  CKPT_ASSERT(place.data() >= memory.data());
+  while (!place.empty()) {
+    const auto at = static_cast<std::uint64_t>(place.data() - memory.data());
+    const auto bytes = std::min<std::uint64_t>(place.size(), chunk_bytes - at % chunk_bytes);
+    use(place.first(bytes));
+    place = place.subspan(bytes);
+  }
+}
+
+bool ShardPlaces::has_long_runs(std::size_t chunk) const {
+  std::size_t places = 0;
+  for_each_place(chunk, [&](std::span<std::byte>, std::uint64_t) { ++places; });
+  return places <= places_max;
+}
+
 std::uint64_t ShardPlaces::wanted_bytes(std::size_t chunk) const {
   std::uint64_t bytes = 0;
   for_each_place(chunk,
@@ -92,7 +113,7 @@ std::vector<std::span<std::byte>> ShardPlaces::places_of(std::size_t chunk) cons
   for (const auto& [from, target] : found) {
     if (from != next) return {};
     next += target.size();
-    places.push_back(target);
+    for_each_part(target, [&](std::span<std::byte> part) { places.push_back(part); });
   }
   return next == chunk_bytes ? places : std::vector<std::span<std::byte>>();
 }
@@ -110,31 +131,47 @@ std::string ShardPlaces::name_of(std::size_t chunk) const {
 
 void ShardPlaces::copy(std::size_t chunk, std::span<const std::byte> bytes) {
   CKPT_ASSERT(bytes.size() == record_->chunk(chunk).bytes);
+  Work& work = work_.at(chunk);
+  work.sums.clear();
+  if (facts_.targets && has_long_runs(chunk)) {
+    for_each_place(chunk, [&](std::span<std::byte> target, std::uint64_t from) {
+      for_each_part(target, [&](std::span<std::byte> part) {
+        const Crc32 crc = crc32_copy(part, bytes.subspan(from, part.size()));
+        work.sums.push_back({part.data(), part.size(), crc});
+        from += part.size();
+      });
+    });
+    return;
+  }
   for_each_place(chunk, [&](std::span<std::byte> target, std::uint64_t from) {
     if (!target.empty()) std::memcpy(target.data(), bytes.data() + from, target.size());
   });
-  if (!facts_.keeps_checksums) return;
+  if (!facts_.targets) return;
   // In a second turn: where rows are short, both at once take several times as long.
   RunChecksum checksum;
   for_each_place(chunk, [&](std::span<std::byte> target, std::uint64_t from) {
     checksum.add(bytes.subspan(from, target.size()));
   });
-  work_.at(chunk).copied = checksum.value();
+  work.copied = checksum.value();
+}
+
+void ShardPlaces::placed(std::size_t chunk, std::span<const Crc32> crcs) {
+  if (!facts_.targets) return;
+  const auto places = places_of(chunk);
+  CKPT_ASSERT(places.size() == crcs.size());
+  Work& work = work_.at(chunk);
+  work.sums.clear();
+  for (std::size_t number = 0; number < places.size(); ++number)
+    work.sums.push_back({places[number].data(), places[number].size(), crcs[number]});
 }
 
 bool ShardPlaces::holds(std::size_t chunk) const {
-  CKPT_ASSERT(facts_.keeps_checksums);
-  const std::optional<Crc32>& copied = work_.at(chunk).copied;
+  CKPT_ASSERT(facts_.targets);
+  const Work& work = work_.at(chunk);
+  CKPT_ASSERT(work.sums.empty());
   RunChecksum checksum;
-  if (copied) {
-    for_each_place(chunk,
-                   [&](std::span<std::byte> target, std::uint64_t) { checksum.add(target); });
-    return checksum.value() == *copied;
-  }
-  const auto places = places_of(chunk);
-  CKPT_ASSERT(!places.empty());
-  for (const std::span<std::byte> place : places) checksum.add(place);
-  return checksum.value() == record_->chunk_crcs.at(chunk);
+  for_each_place(chunk, [&](std::span<std::byte> target, std::uint64_t) { checksum.add(target); });
+  return checksum.value() == work.copied;
 }
 
 }  // namespace ckpt::gather

@@ -3,9 +3,10 @@
 //
 //   want_* -> for each Chunk: copy, or a source brings it to its places -> holds
 //
-// Whether a Chunk is there says a checksum of its wanted bytes, taken from the Chunk itself while
-// they were copied; of one that a source brought to its places, that in the shard's record. So a
-// bit that flips in a place is noticed, whenever it did.
+// Where the targets get checksums, those of long runs come from the Chunk itself, while it is
+// copied or verified: sums(). A Chunk that goes to many short runs is copied first. A checksum of
+// its wanted bytes then says whether it still lies there: holds(). So a bit that flips in a place
+// never becomes part of a checksum.
 //
 // Threads: several may copy and ask at the same time, for different Chunks.
 #pragma once
@@ -24,12 +25,25 @@
 
 namespace ckpt::gather {
 
+// TargetChunks: one memory that has all targets, and that gets a checksum for each Chunk.
+struct TargetChunks {
+  std::span<std::byte> memory;
+  std::uint64_t chunk_bytes = 0;
+};
+
+// RunSum: the checksum of bytes as they were verified on their way to their place.
+struct RunSum {
+  const std::byte* begin = nullptr;
+  std::uint64_t bytes = 0;  // All in one Chunk of the targets.
+  Crc32 crc = 0;
+};
+
 class ShardPlaces {
  public:
   struct Facts {
     const plan::Plan& plan;
     const Wants& wants;
-    bool keeps_checksums = false;  // Else holds() is not asked.
+    std::optional<TargetChunks> targets = std::nullopt;  // None: they get no checksums.
   };
   // All that `facts` refers to outlives it.
   ShardPlaces(std::shared_ptr<const format::ShardRecord> record, Facts facts)
@@ -48,7 +62,11 @@ class ShardPlaces {
 
   // Copies what is wanted of a Chunk.
   void copy(std::size_t chunk, std::span<const std::byte> bytes);
-  // False: some bytes changed since the Chunk came.
+  // The Chunk lies in places_of(): the checksum of each.
+  void placed(std::size_t chunk, std::span<const Crc32> crcs);
+  // Those of a Chunk that has come; empty: its runs are short, and holds() is to be asked.
+  const std::vector<RunSum>& sums(std::size_t chunk) const { return work_.at(chunk).sums; }
+  // False: some bytes changed since the Chunk was copied.
   bool holds(std::size_t chunk) const;
 
  private:
@@ -56,11 +74,15 @@ class ShardPlaces {
   struct Work {
     std::vector<std::uint32_t> transfers;
     std::vector<std::uint32_t> bytes;
-    std::optional<Crc32> copied;  // None: a source brought it to its places.
+    Crc32 copied = 0;  // Without sums: that of all its wanted bytes.
+    std::vector<RunSum> sums;
   };
 
   template <class Use>
   void for_each_place(std::size_t chunk, const Use& use) const;
+  template <class Use>
+  void for_each_part(std::span<std::byte> place, const Use& use) const;
+  bool has_long_runs(std::size_t chunk) const;
 
   const std::shared_ptr<const format::ShardRecord> record_;
   const Facts facts_;

@@ -20,34 +20,42 @@ struct ShardReading {
 };
 
 // Where a direct read may put the Chunk; empty: nowhere.
-std::span<std::byte> place_of(const ChunkSink& sink, std::size_t index) {
-  const auto places = sink.places_of(index);
-  if (places.size() != 1) return {};
-  const auto address = reinterpret_cast<std::uintptr_t>(places.front().data());
-  return address % page_bytes == 0 ? places.front() : std::span<std::byte>();
+std::span<std::byte> direct_place(const std::vector<std::span<std::byte>>& places) {
+  if (places.empty()) return {};
+  std::byte* const begin = places.front().data();
+  std::byte* end = begin;
+  for (const std::span<std::byte> place : places) {
+    if (place.data() != end) return {};
+    end += place.size();
+  }
+  const bool is_aligned = reinterpret_cast<std::uintptr_t>(begin) % page_bytes == 0;
+  return is_aligned ? std::span(begin, end) : std::span<std::byte>();
 }
 
+std::unique_ptr<storage::PageBuffer> buffer_of(ShardReading& reading) {
+  if (reading.buffers.empty())
+    return std::make_unique<storage::PageBuffer>(reading.files.record().chunk_bytes);
+  auto buffer = std::move(reading.buffers.back());
+  reading.buffers.pop_back();
+  return buffer;
+}
+
+// What has to be copied is verified in the same pass.
 Task<void> read_one(ShardReading& reading, std::size_t index) {
-  if (const auto place = place_of(reading.sink, index); !place.empty()) {
-    CKPT_CO_CHECK(co_await reading.files.read_chunk(index, place, reading.hooks));
-    reading.sink.take(index, {});
-    co_return Status();
-  }
+  const format::ShardRecord& record = reading.files.record();
+  ChunkInMemory chunk{index, {}, record.chunk_crcs.at(index), reading.sink.places_of(index)};
+  std::span<std::byte> room = direct_place(chunk.places);
   std::unique_ptr<storage::PageBuffer> buffer;
-  if (reading.buffers.empty()) {
-    buffer = std::make_unique<storage::PageBuffer>(reading.files.record().chunk_bytes);
-  } else {
-    buffer = std::move(reading.buffers.back());
-    reading.buffers.pop_back();
+  if (room.empty()) {
+    buffer = buffer_of(reading);
+    room = buffer->first(record.chunk(index).bytes);
   }
-  const std::span<std::byte> bytes = buffer->first(reading.files.record().chunk(index).bytes);
-  CKPT_CO_CHECK(co_await reading.files.read_chunk(index, bytes, reading.hooks));
-  if (reading.sink.copy) {
-    std::function<void()> copy = [&] { reading.sink.copy(index, bytes); };
-    CKPT_CO_CHECK(co_await run_on(reading.hooks.compute, std::move(copy)));
-  }
-  reading.sink.take(index, reading.sink.copy ? std::span<const std::byte>() : bytes);
-  reading.buffers.push_back(std::move(buffer));
+  chunk.bytes = room;
+  storage::ChunkCheck check = [&reading, &chunk] { return bring(reading.sink, chunk); };
+  CKPT_CO_CHECK(co_await reading.files.read_chunk(index, room, reading.hooks, std::move(check)));
+  reading.sink.take(index,
+                    chunk.is_brought(reading.sink) ? std::span<const std::byte>() : chunk.bytes);
+  if (buffer) reading.buffers.push_back(std::move(buffer));
   co_return Status();
 }
 

@@ -141,18 +141,45 @@ Task<void> keep_pieces(ShardSource& source, ReaderRank reader,
   co_return Status();
 }
 
-// The references live until all Chunks are hashed.
-Task<void> hash_chunk(ShardRecord& record, std::size_t index, std::span<std::byte> target,
-                      Compute* compute) {
-  const Extent chunk = record.chunk(index);
-  CKPT_CO_TRY(record.chunk_crcs[index],
-              co_await crc32_on(compute, target.subspan(chunk.offset, chunk.bytes)));
-  co_return Status();
+// The checksum of a Chunk. What lies in memory is read only where no sum is known: a header, gaps
+// between tensors, short runs.
+Crc32 checksum_of(std::span<const std::byte> chunk, std::span<const RunSum> known) {
+  const std::byte* at = chunk.data();
+  const std::byte* const end = at + chunk.size();
+  auto run = std::ranges::lower_bound(known, at, {}, &RunSum::begin);
+  Crc32 crc = 0;
+  while (at != end) {
+    if (run != known.end() && run->begin == at) {
+      CKPT_ASSERT(run->bytes <= static_cast<std::uint64_t>(end - at));
+      crc = crc32_combine(crc, run->crc, run->bytes);
+      at += run->bytes;
+      ++run;
+      continue;
+    }
+    const std::byte* const next = run == known.end() ? end : std::min(run->begin, end);
+    CKPT_ASSERT(next > at);  // No byte comes twice.
+    crc = crc32(std::span(at, next), crc);
+    at = next;
+  }
+  return crc;
 }
 
-Task<void> hash_chunks(ShardRecord& record, std::span<std::byte> target, Compute* compute) {
+// The references live until all Chunks are hashed.
+Task<void> hash_chunk(ShardRecord& record, std::size_t index, std::span<std::byte> target,
+                      std::span<const RunSum> known, Compute* compute) {
+  const Extent extent = record.chunk(index);
+  const auto chunk = target.subspan(extent.offset, extent.bytes);
+  std::function<void()> hash = [&record, known, index, chunk] {
+    record.chunk_crcs[index] = checksum_of(chunk, known);
+  };
+  auto hashed = co_await run_on(compute, std::move(hash));
+  co_return hashed;
+}
+
+Task<void> hash_chunks(ShardRecord& record, std::span<std::byte> target, std::vector<RunSum> known,
+                       Compute* compute) {
   std::function<Task<void>(std::size_t)> hash = [&](std::size_t index) {
-    return hash_chunk(record, index, target, compute);
+    return hash_chunk(record, index, target, known, compute);
   };
   auto hashed = co_await storage::for_each_parallel(record.chunk_crcs.size(), hashes_in_flight,
                                                     std::move(hash));
@@ -208,8 +235,12 @@ Task<void> fill_shard(ShardSource& source, ReaderRank reader, ShapedShard& shape
   CKPT_ASSERT(target.size() == record.bytes);
   Wants wants{pieces_of(shaped, target), bytes_of(shaped, target)};
   record.chunk_crcs.resize(div_ceil(record.bytes, record.chunk_bytes));
-  TakeChecksums hash = [&] { return hash_chunks(record, target, hooks.compute); };
-  auto read = co_await read_pieces(source, reader, std::move(wants), hooks, std::move(hash));
+  TakeChecksums hash = [&](std::vector<RunSum> known) {
+    return hash_chunks(record, target, std::move(known), hooks.compute);
+  };
+  const TargetChunks targets{target, record.chunk_bytes};
+  auto read =
+      co_await read_pieces(source, reader, std::move(wants), hooks, targets, std::move(hash));
   co_return read;
 }
 

@@ -143,6 +143,7 @@ Task<void> HeldShards::read(std::shared_ptr<const ShardRecord> record,
   };
   take_once.places = sink.places;
   take_once.copy = sink.copy;
+  take_once.placed = sink.placed;
   if (std::shared_ptr<Slot> slot = held_here(record->id.rank)) {
     CKPT_CO_CHECK(co_await read_here(std::move(slot), std::move(chunks), take_once, hooks.compute));
   }
@@ -217,11 +218,15 @@ Task<void> HeldShards::read_from_peers(std::shared_ptr<const ShardRecord> record
   for (std::size_t index = 0; index < record->chunk_crcs.size(); ++index)
     if (!std::ranges::binary_search(chunks, index)) unwanted.insert(index);
   ChunkBuffers buffers(*record);
-  replicate::Destination target([&](std::size_t index) {
-    auto places = sink.places_of(index);
-    if (places.empty()) places.push_back(buffers.of(index));
-    return places;
-  });
+  replicate::Destination::PlacesOf places = [&](std::size_t index) {
+    auto found = sink.places_of(index);
+    if (found.empty()) found.push_back(buffers.of(index));
+    return found;
+  };
+  replicate::Destination::Placed placed = [&](std::size_t index, std::span<const Crc32> crcs) {
+    if (sink.placed && buffers.found(index).empty()) sink.placed(index, crcs);
+  };
+  replicate::Destination target(std::move(places), std::move(placed));
   Replication::OnChunk on_chunk = [&](std::size_t index) {
     sink.take(index, buffers.found(index));
     buffers.release(index);

@@ -176,15 +176,6 @@ Result<std::size_t> check_data(const wire::FrameHeader& header, const ChunkStrea
   return static_cast<std::size_t>(index);
 }
 
-// A Chunk's places in slices, each in one place.
-std::vector<std::span<std::byte>> slices_of(const Destination::Places& places) {
-  std::vector<std::span<std::byte>> slices;
-  for (const std::span<std::byte> place : places)
-    for (std::size_t at = 0; at < place.size(); at += slice_bytes)
-      slices.push_back(place.subspan(at, std::min(slice_bytes, place.size() - at)));
-  return slices;
-}
-
 Task<void> read_slice(ChunkStream& stream, std::span<std::byte> slice) {
   for (std::size_t at = 0; at < slice.size(); at += piece_bytes) {
     const auto piece = slice.subspan(at, std::min(piece_bytes, slice.size() - at));
@@ -193,25 +184,37 @@ Task<void> read_slice(ChunkStream& stream, std::span<std::byte> slice) {
   co_return Status();
 }
 
-// Returns false if the Chunk does not match its checksum. Each slice's checksum is computed while
-// the next slice arrives.
-Task<bool> read_chunk(ChunkStream& stream, Destination::Places places, Crc32 expected) {
+// Returns the checksum of each place. That of a slice is computed while the next slice arrives.
+Task<std::vector<Crc32>> read_chunk(ChunkStream& stream, Destination::Places places) {
   const asio::any_io_executor executor = co_await asio::this_coro::executor;
-  Crc32 crc = 0;
+  std::vector<Crc32> crcs(places.size());
+  std::size_t hashed = 0;  // The place that `hashing` is about.
   std::optional<Started<Crc32>> hashing;
-  const std::vector<std::span<std::byte>> slices = slices_of(places);
-  for (const std::span<std::byte> slice : slices) {
-    const Status read = co_await read_slice(stream, slice);
-    if (hashing) {  // Awaited after a failure, too: the caller may then give the memory away.
-      CKPT_CO_TRY(crc, co_await hashing->result());
+  for (std::size_t number = 0; number < places.size(); ++number) {
+    const std::span<std::byte> place = places[number];
+    for (std::size_t at = 0; at < place.size(); at += slice_bytes) {
+      const auto slice = place.subspan(at, std::min(slice_bytes, place.size() - at));
+      const Status read = co_await read_slice(stream, slice);
+      if (hashing) {  // Awaited after a failure, too: the caller may then give the memory away.
+        CKPT_CO_TRY(crcs[hashed], co_await hashing->result());
+      }
+      CKPT_CO_CHECK(read);
+      hashed = number;
+      hashing.emplace(executor, stream.clock,
+                      crc32_on(stream.options.compute, slice, crcs[number]));
     }
-    CKPT_CO_CHECK(read);
-    hashing.emplace(executor, stream.clock, crc32_on(stream.options.compute, slice, crc));
   }
   if (hashing) {
-    CKPT_CO_TRY(crc, co_await hashing->result());
+    CKPT_CO_TRY(crcs[hashed], co_await hashing->result());
   }
-  co_return crc == expected;
+  co_return crcs;
+}
+
+Crc32 checksum_of(const Destination::Places& places, std::span<const Crc32> crcs) {
+  Crc32 all = 0;
+  for (std::size_t number = 0; number < places.size(); ++number)
+    all = crc32_combine(all, crcs[number], places[number].size());
+  return all;
 }
 
 Task<wire::FrameHeader> read_data_header(ChunkStream& stream) {
@@ -354,7 +357,7 @@ Task<Received> receive_chunks(ChunkStream& stream,
     CKPT_CO_TRY(const wire::FrameHeader header, co_await read_data_header(stream));
     CKPT_CO_TRY(const std::size_t index, check_data(header, stream, *record, have, timeline));
     const format::Extent extent = record->chunk(index);
-    auto places = target.places(index, extent);
+    const auto places = target.places(index, extent);
     const Crc32 expected = record->chunk_crcs[index];
     const bool is_named = header.kind == FrameKind::same;
     bool is_good = false;
@@ -363,7 +366,9 @@ Task<Received> receive_chunks(ChunkStream& stream,
       CKPT_CO_TRY(is_good, co_await copy_same(stream.options.compute, *stream.base, index,
                                               places.front(), expected));
     } else {
-      CKPT_CO_TRY(is_good, co_await read_chunk(stream, std::move(places), expected));
+      CKPT_CO_TRY(const auto crcs, co_await read_chunk(stream, places));
+      is_good = checksum_of(places, crcs) == expected;
+      if (is_good) target.placed(index, crcs);
     }
     if (!is_good) {
       outcome.damaged_chunk = index;

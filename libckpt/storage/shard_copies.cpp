@@ -45,9 +45,17 @@ Task<void> ShardCopies::close() {
 
 Task<void> ShardCopies::read_chunk(std::size_t index, std::span<std::byte> bytes,
                                    const TransferHooks& hooks) {
+  const Crc32 expected = record().chunk_crcs.at(index);
+  ChunkCheck check = [bytes, expected] { return crc32(bytes) == expected; };
+  Status read = co_await read_chunk(index, bytes, hooks, std::move(check));
+  co_return read;
+}
+
+Task<void> ShardCopies::read_chunk(std::size_t index, std::span<std::byte> bytes,
+                                   const TransferHooks& hooks, ChunkCheck check) {
   std::vector<Error> errors;
   for (const auto& files : opened_) {
-    const Status read = co_await files->read_chunk(index, bytes, hooks);
+    const Status read = co_await files->read_chunk(index, bytes, hooks, check);
     if (read) co_return Status();
     errors.push_back(read.error());
   }

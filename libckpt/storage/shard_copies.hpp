@@ -36,6 +36,8 @@ class ShardCopies {
 
   // As ShardFiles::read_chunk. Errors: as there, if no place has the Chunk good.
   Task<void> read_chunk(std::size_t index, std::span<std::byte> bytes, const TransferHooks& hooks);
+  Task<void> read_chunk(std::size_t index, std::span<std::byte> bytes, const TransferHooks& hooks,
+                        ChunkCheck check);
 
   const format::ShardRecord& record() const { return opened_.front()->record(); }
   std::span<const format::Extent> members() const { return opened_.front()->members(); }

@@ -122,6 +122,13 @@ Task<void> ShardFiles::read_segment(const FileSegment& segment, std::span<std::b
 
 Task<void> ShardFiles::read_chunk(std::size_t index, std::span<std::byte> bytes,
                                   const TransferHooks& hooks) {
+  ChunkCheck check = [this, index, bytes] { return crc32(bytes) == record_->chunk_crcs[index]; };
+  Status read = co_await read_chunk(index, bytes, hooks, std::move(check));
+  co_return read;
+}
+
+Task<void> ShardFiles::read_chunk(std::size_t index, std::span<std::byte> bytes,
+                                  const TransferHooks& hooks, ChunkCheck check) {
   const format::Extent chunk = record_->chunk(index);
   CKPT_ASSERT(bytes.size() == chunk.bytes);
   const std::vector<FileSegment> segments = segments_of(chunk, members_);
@@ -135,8 +142,10 @@ Task<void> ShardFiles::read_chunk(std::size_t index, std::span<std::byte> bytes,
       co_return fail(std::move(read).error().context("read " + name_of_chunk(segments, index)));
     CKPT_CO_CHECK(std::move(read));
   }
-  CKPT_CO_TRY(const Crc32 crc, co_await crc32_on(hooks.compute, bytes));
-  if (crc != record_->chunk_crcs[index]) {
+  bool is_good = false;
+  std::function<void()> look = [&is_good, &check] { is_good = check(); };
+  CKPT_CO_CHECK(co_await run_on(hooks.compute, std::move(look)));
+  if (!is_good) {
     co_return fail(Errc::corruption, fmt::format("read {} does not match its checksum",
                                                  name_of_chunk(segments, index)));
   }

@@ -4,6 +4,7 @@
 // padding between members is filled with zeros, as the writer had it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,6 +33,10 @@ struct ShardPlace {
 // The place of a shard of the checkpoint in `step_directory`.
 ShardPlace shard_place(std::string_view step_directory, const format::ManifestShard& shard);
 
+// Says whether the Chunk that was just read is good, and may use it at once. On a thread of the
+// hooks' Compute; once for each place in which it is looked for.
+using ChunkCheck = std::function<bool()>;
+
 class ShardFiles {
  public:
   // Errors: corruption (a file is missing, no regular file, or has another size; a packed file's
@@ -43,6 +48,9 @@ class ShardFiles {
   // `bytes` has the Chunk's size. Several may be read at once. Errors: corruption (names the files
   // and the Chunk), io.
   Task<void> read_chunk(std::size_t index, std::span<std::byte> bytes, const TransferHooks& hooks);
+  // The same, where `check` compares the checksum.
+  Task<void> read_chunk(std::size_t index, std::span<std::byte> bytes, const TransferHooks& hooks,
+                        ChunkCheck check);
 
   const format::ShardRecord& record() const { return *record_; }
   bool is_packed() const;  // Some file of it.

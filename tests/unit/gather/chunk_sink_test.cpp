@@ -2,6 +2,7 @@
 // Method: a sink whose copy flips a bit of the Chunk before or after it copies.
 #include "gather/chunk_sink.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 
@@ -44,6 +45,36 @@ TEST_CASE("chunk sink: a chunk comes to all of its places", "[unit][gather]") {
   CHECK(std::ranges::equal(target.first(60), std::span(scene.good).subspan(40)));
   scene.bytes[99] ^= std::byte{1};
   CHECK_FALSE(bring(scene.sink, scene.chunk));
+}
+
+TEST_CASE("chunk sink: the checksum of each place is reported, if the chunk is good",
+          "[unit][gather]") {
+  SinkScene scene;
+  const std::span<std::byte> target(scene.target);
+  std::vector<Crc32> crcs;
+  scene.sink.placed = [&](std::size_t index, std::span<const Crc32> found) {
+    CHECK(index == 3);
+    crcs.assign(found.begin(), found.end());
+  };
+  scene.chunk.places = {target.first(60), target.subspan(60, 40)};
+  const std::span<const std::byte> good(scene.good);
+  const std::vector<Crc32> right = {crc32(good.first(60)), crc32(good.subspan(60))};
+  SECTION("by a copy") {
+    CHECK(bring(scene.sink, scene.chunk));
+    CHECK(crcs == right);
+  }
+  SECTION("of a chunk that was read into its places") {
+    std::ranges::copy(scene.good, scene.target.begin());
+    scene.chunk.bytes = scene.target;
+    CHECK(bring(scene.sink, scene.chunk));
+    CHECK(crcs == right);
+    CHECK(scene.target == scene.good);
+  }
+  SECTION("not of a damaged one") {
+    scene.bytes[99] ^= std::byte{1};
+    CHECK_FALSE(bring(scene.sink, scene.chunk));
+    CHECK(crcs.empty());
+  }
 }
 
 TEST_CASE("chunk sink: a bit that flips before it is copied is noticed", "[unit][gather]") {

@@ -87,9 +87,10 @@ struct CopyReader {
     counted = 0;
     hooks.verified = [this](std::uint64_t more) { counted += more; };
     if (takes_checksums) {
-      TakeChecksums take = [this] { return checked(*this); };
+      TakeChecksums take = [this](const std::vector<RunSum>&) { return checked(*this); };
+      const TargetChunks targets{wanted.target, page_bytes};
       return scene.run(read_pieces(*source, {0, source->shard_count()},
-                                   {{wanted}, std::move(bytes)}, hooks, std::move(take)));
+                                   {{wanted}, std::move(bytes)}, hooks, targets, std::move(take)));
     }
     return scene.run(
         read_pieces(*source, {0, source->shard_count()}, {{wanted}, std::move(bytes)}, hooks));

@@ -3,6 +3,9 @@
 // Method: one asker and some holders over the simulated network, where each holder counts what it
 //         sends, and may lack the shard, hold a damaged copy, or fall silent.
 #include "replicate/joint_fetch.hpp"
+
+#include <set>
+
 #include "base/spawn.hpp"
 
 #include "base/started.hpp"
@@ -124,15 +127,25 @@ TEST_CASE("joint fetch: chunks come to places of their own, in two parts", "[uni
   const auto half_of = [&](std::size_t index, std::size_t half) {
     return std::span(memory).subspan((2 * index + 1 - half) * page_bytes, page_bytes / 2);
   };
+  const auto source_of = [&](std::size_t index, std::size_t half) {
+    return std::span(*cluster.shard.memory)
+        .subspan(index * page_bytes + half * page_bytes / 2, page_bytes / 2);
+  };
+  std::set<std::size_t> placed;
   Destination target(
-      [&](std::size_t index) { return Destination::Places{half_of(index, 0), half_of(index, 1)}; });
+      [&](std::size_t index) { return Destination::Places{half_of(index, 0), half_of(index, 1)}; },
+      [&](std::size_t index, std::span<const Crc32> crcs) {
+        CHECK(placed.insert(index).second);
+        REQUIRE(crcs.size() == 2);
+        for (std::size_t half = 0; half < 2; ++half)
+          CHECK(crcs[half] == crc32(source_of(index, half)));
+      });
   const Status fetched = cluster.fetch(ChunkSet(chunks), std::move(target));
   REQUIRE((fetched ? "" : fetched.error().message()) == "");
+  REQUIRE(placed.size() == chunks);
   for (std::size_t index = 0; index < chunks; ++index) {
     for (std::size_t half = 0; half < 2; ++half) {
-      const auto there = std::span(*cluster.shard.memory)
-                             .subspan(index * page_bytes + half * page_bytes / 2, page_bytes / 2);
-      REQUIRE(std::ranges::equal(half_of(index, half), there));
+      REQUIRE(std::ranges::equal(half_of(index, half), source_of(index, half)));
     }
   }
 }
