@@ -90,7 +90,8 @@ Status CheckpointSession::remove(std::string_view name) {
 
 Status CheckpointSession::set_frozen(std::span<const std::string> names) {
   CKPT_CHECK(check_open());
-  registry_.set_frozen({names.begin(), names.end()});
+  // Else captures would have runs of their own for them, for nothing.
+  if (options_.skip_unchanged) registry_.set_frozen({names.begin(), names.end()});
   return {};
 }
 

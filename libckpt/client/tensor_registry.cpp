@@ -235,7 +235,9 @@ std::vector<snapshot::Source> TensorRegistry::sources(const format::Layout& layo
       CKPT_ASSERT(own->offset + place.extent.bytes <= entry->bytes);
       data += own->offset;
     }
-    sources.push_back({data, entry->device, tensor.guarded});
+    // The host copies all of its tensors at each capture.
+    const bool is_frozen = tensor.location == Location::cuda && frozen_.contains(place.name);
+    sources.push_back({data, entry->device, tensor.guarded, is_frozen});
     if (place.alias_of.empty() || tensor.guarded) continue;
     // One of the tied names is not guarded: the bytes are copied as early as that one needs.
     sources[index_of.at(place.alias_of)].is_guarded = false;

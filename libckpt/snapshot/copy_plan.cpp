@@ -56,11 +56,13 @@ class Planner {
  private:
   std::size_t run_of(const Source& source) {
     auto& runs = plan_.runs;
+    const bool is_frozen = source.is_guarded && source.is_frozen;
     const auto found = std::find_if(runs.begin(), runs.end(), [&](const PlannedRun& run) {
-      return run.device == source.device && run.is_guarded == source.is_guarded;
+      return run.device == source.device && run.is_guarded == source.is_guarded &&
+             run.is_frozen == is_frozen;
     });
     if (found != runs.end()) return static_cast<std::size_t>(found - runs.begin());
-    runs.push_back({source.device, source.is_guarded, {}});
+    runs.push_back({source.device, source.is_guarded, is_frozen, {}});
     return runs.size() - 1;
   }
 

@@ -22,12 +22,15 @@ struct Source {
   const std::byte* data = nullptr;
   std::size_t device = 0;  // Index of its Device; 0 is the host.
   bool is_guarded = false;
+  // Often the same at the next capture, although it is guarded. A hint.
+  bool is_frozen = false;
 };
 
 // PlannedRun: the copies that one Device makes in one run.
 struct PlannedRun {
   std::size_t device = 0;
   bool is_guarded = false;
+  bool is_frozen = false;  // Only of guarded ones.
   device::CopyList list;
 };
 

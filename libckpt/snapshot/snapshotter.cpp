@@ -30,7 +30,7 @@ Snapshotter::Snapshotter(Plan plan, CaptureListener& listener)
   for (PlannedRun& planned : plan_.runs) {
     CKPT_ASSERT(planned.device < plan.devices.size());
     has_checksums_ = has_checksums_ && plan.devices[planned.device]->has_checksums();
-    planned.list.slots = planned.is_guarded ? 0 : plan.slots;
+    planned.list.slots = planned.is_guarded && !planned.is_frozen ? 0 : plan.slots;
     auto end = std::make_unique<RunEnd>(*this);
     auto run = plan.devices[planned.device]->make_run(std::move(planned.list), *end);
     runs_.push_back({planned.is_guarded, std::move(end), std::move(run)});

@@ -82,8 +82,9 @@ class Snapshotter {
     std::span<device::Device* const> devices;
     std::uint64_t chunk_bytes = 0;
     std::span<const HashedSource> hashed = {};
-    // They are filled in turn, and unguarded tensors that have not changed since are left alone. 0:
-    // each capture copies all. Guarded ones change before the next capture in any case.
+    // They are filled in turn, and what has not changed since is left alone: of guarded tensors
+    // only frozen ones, as the others change before the next capture in any case. 0: each capture
+    // copies all.
     std::size_t slots = 0;
   };
   Snapshotter(Plan plan, CaptureListener& listener);

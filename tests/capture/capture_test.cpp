@@ -162,6 +162,18 @@ TEST_CASE("capture: no more than two batches are queued before the fence", "[uni
   REQUIRE(stand_in().counts().words_set == gaps);
 }
 
+TEST_CASE("capture: a save queues one batch, and leaves the others to a thread of ours",
+          "[unit][capture]") {
+  // To queue a batch of small tensors takes milliseconds, or as long as its stream has no room.
+  LongRun subject(0);
+  const std::uint64_t before = stand_in().counts().copies_by_trainer;
+  REQUIRE(subject.run->start({subject.slot, subject.trainer.stream(), true}));
+  REQUIRE(stand_in().counts().copies_by_trainer == before + 1);
+  REQUIRE(subject.wait_without_hurry());
+  REQUIRE(subject.is_good);
+  REQUIRE(stand_in().counts().copies_by_trainer == before + 1);
+}
+
 TEST_CASE("capture: copies keep to their rate, until a fence wants all of them",
           "[unit][capture]") {
   LongRun subject(1);  // A byte in a second: the first batch, and then nothing for a day.

@@ -116,7 +116,8 @@ bool CaptureWorld::make_snapshotter(const WorldOptions& options) {
     const auto found = std::find_if(tensors_.begin(), tensors_.end(),
                                     [&](const Tensor& one) { return one.name == place.name; });
     order_.push_back(static_cast<std::size_t>(found - tensors_.begin()));
-    sources.push_back({found->data, index_of.at(found->gpu), found->is_guarded});
+    const bool is_frozen = options.has_frozen && order_.back() % 2 == 0;
+    sources.push_back({found->data, index_of.at(found->gpu), found->is_guarded, is_frozen});
   }
   for (std::size_t i = 0; i < options.slots; ++i) {
     // Pages of its own, as a real Slot has them.

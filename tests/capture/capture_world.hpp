@@ -33,6 +33,7 @@ struct WorldOptions {
   int gpus = 1;  // Tensors lie on all of them, in turn.
   std::size_t tensors = 24;
   Guarded guarded = Guarded::some;
+  bool has_frozen = false;  // Each second one is called frozen, whatever happens to it.
   device::GpuOptions device = {0, 64 * KiB, 8};
   std::size_t slots = 2;  // They are filled in turn.
   // How many bytes of a tensor, one behind the other, change after a step. Empty: all of each.

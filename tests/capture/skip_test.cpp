@@ -83,6 +83,19 @@ TEST_CASE("skip: tensors that the optimizer owns are copied as ever", "[unit][ca
   REQUIRE(stand_in().counts().kernels == 2);
 }
 
+TEST_CASE("skip: of guarded tensors, those that are called frozen are left alone",
+          "[unit][capture]") {
+  WorldOptions options = skipping_options(4);
+  options.guarded = Guarded::all;
+  options.has_frozen = true;
+  CaptureWorld world(options);
+  fill_each_slot(world);
+  std::uint64_t frozen = 0;
+  for (const auto& place : world.layout().tensors)
+    frozen += std::stoul(place.name.substr(1)) % 2 == 0 ? place.extent.bytes : 0;
+  for (int i = 0; i < 4; ++i) REQUIRE(unchanged_of_next(world) == frozen);
+}
+
 TEST_CASE("skip: only parts with a changed byte are copied", "[unit][capture]") {
   constexpr std::uint64_t part = 64 * KiB;
   for (std::uint64_t seed = 1; seed <= 24; ++seed) {
@@ -114,6 +127,7 @@ TEST_CASE("skip: whatever changes, each capture is that of the tensors", "[unit]
     options.is_pinned = seed % 6 != 0;
     options.gpus = seed % 5 == 0 ? 2 : 1;
     options.slots = 1 + seed % 4;
+    options.has_frozen = seed % 9 < 5;
     if (seed % 2 == 0) options.device.gather = GpuGather::on;
     if (seed % 3 == 0) options.words += " fifo=1";
     if (seed % 7 == 0) options.words += " connections=1";

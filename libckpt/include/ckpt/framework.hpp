@@ -54,8 +54,9 @@ class CKPT_EXPORT FrameworkCheckpointer final : public Checkpointer {
   Status add_archive(std::string name, std::span<const NamedTensor> entries);
 
   // Names registered tensors that are not trained, in place of those of the last call. With
-  // skip_unchanged they lie apart from what changes, even if they are guarded. A hint: where it is
-  // wrong, more bytes are sent. Errors: invalid_argument (closed).
+  // skip_unchanged they lie apart from what changes, and captures of a GPU look whether they have
+  // changed, even if they are guarded. A hint: where it is wrong, more bytes are sent, and copies
+  // take longer. Errors: invalid_argument (closed).
   Status set_frozen(std::span<const std::string> names);
 
   // Like add_blob, for state whose size varies: copies the bytes now; blob() reads them back.

@@ -9,15 +9,16 @@
 namespace ckpt::test {
 
 struct StandInCounts {
-  std::uint64_t calls = 0;             // Calls of the driver's functions, by name looked up.
-  std::uint64_t copies = 0;            // Between host and GPU.
-  std::uint64_t bytes_by_engine = 0;   // Of copies to the host.
-  std::uint64_t bytes_by_kernel = 0;   // That the kernel for changed tensors has copied.
-  std::uint64_t batches = 0;           // Calls of cuMemcpyBatchAsync.
-  std::uint64_t kernels = 0;           // Launches of libckpt's kernels.
-  std::uint64_t words_set = 0;         // Calls of cuMemsetD32Async.
-  std::uint64_t words_written = 0;     // Calls of cuStreamWriteValue32.
-  std::uint64_t launches_blocked = 0;  // Calls that waited until a stream had room.
+  std::uint64_t calls = 0;              // Calls of the driver's functions, by name looked up.
+  std::uint64_t copies = 0;             // Between host and GPU.
+  std::uint64_t copies_by_trainer = 0;  // To the host, by the thread that has set it anew.
+  std::uint64_t bytes_by_engine = 0;    // Of copies to the host.
+  std::uint64_t bytes_by_kernel = 0;    // That the kernel for changed tensors has copied.
+  std::uint64_t batches = 0;            // Calls of cuMemcpyBatchAsync.
+  std::uint64_t kernels = 0;            // Launches of libckpt's kernels.
+  std::uint64_t words_set = 0;          // Calls of cuMemsetD32Async.
+  std::uint64_t words_written = 0;      // Calls of cuStreamWriteValue32.
+  std::uint64_t launches_blocked = 0;   // Calls that waited until a stream had room.
   // Kernels of streams without priority that were launched while others had not run: these wait
   // for all of them where all streams share one queue of the hardware.
   std::uint64_t kernels_behind_others = 0;

@@ -122,8 +122,18 @@ class Call {
   World& operator*() { return world_; }
   World* operator->() { return &world_; }
 
+  bool is_by_trainer() const { return std::this_thread::get_id() == trainer; }
   // Null: no such stream, which `result` then says.
   StreamQueue* stream(CUstream handle) {
+    StreamQueue* const found = known_stream(handle);
+    if (found == nullptr || !found->is_destroyed) return found;
+    // The real driver may read memory that is no more.
+    if (is_counted_) world_.violate("a stream that is no more was used");
+    result_ = CUDA_ERROR_INVALID_HANDLE;
+    return nullptr;
+  }
+  // The same, also after its end.
+  StreamQueue* known_stream(CUstream handle) {
     if (handle == nullptr || handle == CU_STREAM_LEGACY)
       return &world_.default_stream(*current.back());
     if (handle == CU_STREAM_PER_THREAD) return &world_.per_thread_stream(*current.back());
@@ -133,7 +143,7 @@ class Call {
       result_ = CUDA_ERROR_INVALID_HANDLE;
       return nullptr;
     }
-    if (found != world_.streams.end() && !found->second->is_destroyed) return found->second.get();
+    if (found != world_.streams.end()) return found->second.get();
     result_ = CUDA_ERROR_INVALID_HANDLE;
     return nullptr;
   }
@@ -382,11 +392,13 @@ CUresult synchronize_stream(CUstream handle) {
   if (stream->context->lost != CUDA_SUCCESS) return stream->context->lost;
   return has_ended ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
+// The one question by which a stream that was destroyed can be told, as by the real driver.
 CUresult context_of_stream(CUstream handle, CUcontext* context) {
   Call call;
   if (call.fails()) return call.result();
-  StreamQueue* const stream = call.stream(handle);
+  StreamQueue* const stream = call.known_stream(handle);
   if (stream == nullptr) return call.result();
+  if (stream->is_destroyed) return CUDA_ERROR_INVALID_HANDLE;
   *context = reinterpret_cast<CUcontext>(stream->context);
   return CUDA_SUCCESS;
 }
@@ -493,7 +505,9 @@ CUresult to_host(void* host, CUdeviceptr address, std::size_t bytes, CUstream ha
   Call call;
   if (call.fails()) return call.result();
   StreamQueue* const stream = call.working_stream(handle);
-  return stream == nullptr ? call.result() : call->copy(*stream, host, address, bytes, true);
+  if (stream == nullptr) return call.result();
+  call->counts.copies_by_trainer += call.is_by_trainer() ? 1 : 0;
+  return call->copy(*stream, host, address, bytes, true);
 }
 CUresult to_device(CUdeviceptr address, const void* host, std::size_t bytes, CUstream handle) {
   Call call;
@@ -564,6 +578,7 @@ CUresult copy_batch(CUdeviceptr* targets, CUdeviceptr* sources, std::size_t* siz
   if (attributes->srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)
     call->violate("a batch of copies does not read its sources in the order of the stream");
   ++call->counts.batches;
+  call->counts.copies_by_trainer += call.is_by_trainer() ? count : 0;
   const std::vector<std::size_t> order = call->shuffled(count);  // Unordered within the batch.
   for (const std::size_t i : order) {
     const CUresult result = call->copy(*stream, reinterpret_cast<void*>(targets[i]), sources[i],
@@ -652,7 +667,7 @@ CUresult register_host(void* address, std::size_t bytes, unsigned int flags) {
   call.must_not_break_graphs();
   if ((flags & CU_MEMHOSTREGISTER_PORTABLE) == 0)
     call->violate("memory was pinned for one context only");
-  call->counts.pins_by_trainer += std::this_thread::get_id() == trainer ? 1 : 0;
+  call->counts.pins_by_trainer += call.is_by_trainer() ? 1 : 0;
   pin_lock().block(bytes, std::chrono::milliseconds(call->settings.pin_ms));
   return call->pin(*current.back(), address, bytes, false);
 }

@@ -76,6 +76,25 @@ TEST_CASE("copy plan: unguarded sources come first, in runs of their own", "[uni
   require_in_order(plan);
 }
 
+TEST_CASE("copy plan: frozen sources have runs of their own among guarded ones, and only there",
+          "[unit][snapshot]") {
+  Scene scene({{"a", 10, true}, {"b", 20, false}, {"c", 30, true}, {"d", 40, false}});
+  for (std::size_t i = 0; i < scene.sources.size(); ++i) {
+    const std::string& name = scene.layout.tensors[i].name;
+    scene.sources[i].is_frozen = name == "c" || name == "d";
+  }
+  const CopyPlan plan = plan_copies(scene.layout, scene.sources, scene.header, plan_chunk);
+  REQUIRE(plan.runs.size() == 3);
+  std::size_t frozen_runs = 0;
+  for (const PlannedRun& run : plan.runs) {
+    frozen_runs += run.is_frozen ? 1 : 0;
+    REQUIRE((run.is_guarded || !run.is_frozen));
+  }
+  REQUIRE(frozen_runs == 1);
+  require_covers_once(scene, plan);
+  require_in_order(plan);
+}
+
 TEST_CASE("copy plan: ten thousand small tensors make few strips", "[unit][snapshot]") {
   std::vector<SceneTensor> tensors;
   for (int i = 0; i < 10'000; ++i) tensors.push_back({"t" + std::to_string(i), 4096, true});
