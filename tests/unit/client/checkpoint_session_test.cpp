@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "base/random.hpp"
+#include "support/captured_log.hpp"
 #include "support/patience.hpp"
 #include "unit/client/fake_engine.hpp"
 
@@ -1357,6 +1358,65 @@ TEST_CASE("checkpoint session: closing names the newest step that is saved, and 
   Log::set_sink(nullptr);
   REQUIRE(logged.size() == 1);
   REQUIRE_THAT(logged[0], Contains("the newest step known to be saved is 2; " + told));
+}
+
+TEST_CASE("checkpoint session: a step whose state could not be collected is a save that failed",
+          "[unit][client]") {
+  Options options;
+  options.dir = "/checkpoints";
+  options.world_size = GENERATE(1, 2);
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
+  trainer.add("weight", 100);
+  const auto give_up = [&](std::uint64_t step) {
+    REQUIRE(trainer.session.give_up(Step{step}, "state_dict() failed"));
+  };
+  SECTION("if it is each one, closing fails") {
+    for (const std::uint64_t step : {1u, 2u, 3u}) give_up(step);
+    REQUIRE(trainer.session.stats().failed == 3);
+    REQUIRE(trainer.node->passed.empty());  // Nothing has begun that a step could be lost of.
+    const Status closed = trainer.session.close(soon());
+    REQUIRE(closed.error().code() == Errc::not_found);
+    REQUIRE_THAT(closed.error().text(),
+                 Contains("3 steps were due, none was captured: state_dict() failed"));
+  }
+  SECTION("later ones are counted at the end, as lost, and for who waits") {
+    REQUIRE(trainer.saved(1) == SaveOutcome::started);
+    for (const std::uint64_t step : {2u, 3u}) give_up(step);
+    if (options.world_size == 2) {  // Another rank may have captured it.
+      REQUIRE(trainer.node->skipped == std::vector<Step>{Step{2}, Step{3}});
+    } else {
+      REQUIRE(trainer.node->passed.front() == Step{2});
+    }
+    const Status waited = trainer.session.wait(Step{3}, Level::captured, soon());
+    REQUIRE(waited.error().code() == Errc::not_found);
+    REQUIRE_THAT(waited.error().text(), Contains("its save failed: state_dict() failed"));
+    test::CapturedLog log(LogLevel::warning);
+    REQUIRE(trainer.session.close(soon()));
+    REQUIRE(log.has("the newest step known to be saved is 1; 2 steps that were due after it"));
+  }
+  SECTION("after a restore earlier ones count no more") {
+    REQUIRE(trainer.saved(1) == SaveOutcome::started);
+    give_up(2);
+    REQUIRE(trainer.session.restore({}));
+    test::CapturedLog log(LogLevel::warning);
+    REQUIRE(trainer.session.close(soon()));
+    REQUIRE_FALSE(log.has("the newest step known to be saved"));
+  }
+  SECTION("one that the save would refuse anyway is counted, and no more") {
+    REQUIRE(trainer.saved(5) == SaveOutcome::started);
+    give_up(4);
+    REQUIRE(trainer.session.stats().failed == 1);
+    REQUIRE(trainer.saved(6) == SaveOutcome::started);
+    test::CapturedLog log(LogLevel::warning);
+    REQUIRE(trainer.session.close(soon()));
+    REQUIRE_FALSE(log.has("the newest step known to be saved"));
+  }
+  SECTION("it may come again, if nobody waits for it") {
+    REQUIRE(trainer.saved(1) == SaveOutcome::started);
+    give_up(2);
+    REQUIRE(trainer.save(2).has_value() == (options.world_size == 1));
+    REQUIRE(trainer.session.close(soon()));
+  }
 }
 
 TEST_CASE("session: the daemon has to answer a close before the trainer's own deadline",

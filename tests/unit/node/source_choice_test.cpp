@@ -5,6 +5,7 @@
 //         whose shards are put together. The source of each offer is looked at; memory is damaged,
 //         or files are refused, to see that nobody minds or that the restore fails.
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 
 #include "support/captured_log.hpp"
 #include "unit/node/one_rank.hpp"
@@ -47,6 +48,9 @@ struct Chooser : test::OneRank {
     if (!answer->restored) return std::nullopt;
     return answer->restored->step;
   }
+  nlohmann::json restored() const {
+    return nlohmann::json::parse(engine->status_json())["jobs"][0]["ranks"][0]["restored"];
+  }
   void damage_memory() { bytes_of(filling)[small_offset] ^= std::byte{1}; }
   std::string error() const {
     return answer->result ? std::string() : answer->result.error().message();
@@ -88,6 +92,31 @@ TEST_CASE("source choice: storage gives its newest step, and the newer one in me
   // Training goes on from there.
   rank.capture_committed(Step{3});
   REQUIRE(rank.restore(SourceChoice::any) == Step{3});
+}
+
+TEST_CASE("source choice: the status says what came from storage, also of a restore in two parts",
+          "[unit][node]") {
+  ChooserOnDisk place;
+  Chooser rank(place.disk);
+  CHECK(rank.restored().is_null());
+  REQUIRE(rank.restore(SourceChoice::memory) == Step{2});
+  CHECK(rank.restored()["source"] == "own_memory");
+  CHECK(rank.restored()["bytes_from_storage"] == 0);
+  REQUIRE(rank.restore(SourceChoice::storage) == Step{2});
+  const auto stored = rank.restored();
+  CHECK(stored["step"] == 2);
+  CHECK(stored["source"] == "storage");
+  CHECK(stored["bytes"] > 0);
+  CHECK(stored["bytes_from_storage"] == stored["bytes"]);
+  REQUIRE(rank.restore(SourceChoice::any) == Step{2});
+  CHECK(rank.restored() == stored);
+  rank.capture_committed(Step{3});
+  REQUIRE(rank.restore(SourceChoice::any) == Step{3});
+  CHECK(rank.restored()["source"] == "own_memory");
+  rank.answer.reset();
+  REQUIRE(rank.engine->call(rank.session, control::StartFresh{1}));
+  REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
+  CHECK(rank.restored().is_null());
 }
 
 TEST_CASE("source choice: storage is read though memory has the step", "[unit][node]") {
