@@ -135,15 +135,12 @@ Task<void> HeldShards::read(std::shared_ptr<const ShardRecord> record,
   std::set<std::size_t> left(chunks.begin(), chunks.end());
   const auto still_wanted = [&left] { return std::vector<std::size_t>(left.begin(), left.end()); };
   std::uint64_t* counter = &bytes_from_memory_;
-  gather::ChunkSink take_once;
+  gather::ChunkSink take_once = sink;
   take_once.take = [&](std::size_t index, std::span<const std::byte> bytes) {
     CKPT_ASSERT(left.erase(index) == 1);
     sink.take(index, bytes);
     if (sink.wanted_bytes) *counter += sink.wanted_bytes(index);
   };
-  take_once.places = sink.places;
-  take_once.copy = sink.copy;
-  take_once.placed = sink.placed;
   if (std::shared_ptr<Slot> slot = held_here(record->id.rank)) {
     CKPT_CO_CHECK(co_await read_here(std::move(slot), std::move(chunks), take_once, hooks.compute));
   }

@@ -229,12 +229,10 @@ Task<void> StoredReads::read_good_at(std::size_t place, Record record,
 Task<void> StoredReads::read_chunks(Record record, std::vector<std::size_t> chunks,
                                     gather::ChunkSink sink, const storage::TransferHooks& hooks) {
   std::set<std::size_t> left(chunks.begin(), chunks.end());
-  gather::ChunkSink take_once;
+  gather::ChunkSink take_once = sink;
   take_once.take = [&](std::size_t index, std::span<const std::byte> bytes) {
     if (left.erase(index) > 0) sink.take(index, bytes);
   };
-  take_once.places = sink.places;
-  take_once.copy = sink.copy;
   while (true) {
     CKPT_CO_TRY(const Found found, find(record->id));
     std::vector<std::size_t> wanted(left.begin(), left.end());

@@ -114,7 +114,7 @@ TEST_CASE("source choice: the status says what came from storage, also of a rest
   REQUIRE(rank.restore(SourceChoice::any) == Step{3});
   CHECK(rank.restored()["source"] == "own_memory");
   rank.answer.reset();
-  REQUIRE(rank.engine->call(rank.session, control::StartFresh{1}));
+  REQUIRE(rank.engine->call(rank.session, control::StartFresh{2, false, true}));
   REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
   CHECK(rank.restored().is_null());
 }
