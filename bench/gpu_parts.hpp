@@ -24,14 +24,15 @@ void measure_memory(Harness& harness, ckpt::test::GpuTrainer& trainer);       //
 void measure_fingerprint(Harness& harness, ckpt::test::GpuTrainer& trainer);  // G11
 void measure_copies(Harness& harness, ckpt::test::GpuTrainer& trainer);       // G1 to G3, G10
 void measure_calls(Harness& harness, ckpt::test::GpuTrainer& trainer);        // G4, G4b, G6
-void measure_saves(Harness& harness, ckpt::test::GpuTrainer& trainer);      // G4 by a Checkpointer
-void measure_gaps(Harness& harness, ckpt::test::GpuTrainer& trainer);       // G6 for each gap
-void measure_steps(Harness& harness, ckpt::test::GpuTrainer& trainer);      // G5, G5b
-void measure_overlap(Harness& harness, ckpt::test::GpuTrainer& trainer);    // The same, each gap
-void measure_restore(Harness& harness, ckpt::test::GpuTrainer& trainer);    // G9
-void measure_nccl(Harness& harness, ckpt::test::GpuTrainer& trainer);       // G15
-void measure_training(Harness& harness, ckpt::test::GpuTrainer& trainer);   // G12
-void measure_unchanged(Harness& harness, ckpt::test::GpuTrainer& trainer);  // B33g
+void measure_saves(Harness& harness, ckpt::test::GpuTrainer& trainer);    // G4 by a Checkpointer
+void measure_gaps(Harness& harness, ckpt::test::GpuTrainer& trainer);     // G6 for each gap
+void measure_steps(Harness& harness, ckpt::test::GpuTrainer& trainer);    // G5, G5b
+void measure_overlap(Harness& harness, ckpt::test::GpuTrainer& trainer);  // The same, each gap
+void measure_restore(Harness& harness, ckpt::test::GpuTrainer& trainer);  // G9
+void measure_nccl(Harness& harness, ckpt::test::GpuTrainer& trainer);     // G15
+void measure_collectives(Harness& harness, ckpt::test::GpuTrainer& trainer);  // G14
+void measure_training(Harness& harness, ckpt::test::GpuTrainer& trainer);     // G12
+void measure_unchanged(Harness& harness, ckpt::test::GpuTrainer& trainer);    // B33g
 
 inline double milliseconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)

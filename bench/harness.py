@@ -33,6 +33,7 @@ class Bar:
     floor: float = 0
     is_higher_better: bool = True
     is_judged: bool = True  # False: missing the floor fails nothing.
+    unit: str = "ratio"
 
     def reaches(self, median, wanted):
         return median >= wanted if self.is_higher_better else median <= wanted
@@ -136,7 +137,7 @@ class Harness:
         now = datetime.datetime.now(datetime.timezone.utc)
         line = {
             "time": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "bench": self.name, "id": bar.id,
-            "what": bar.what, "unit": "ratio", "median": quartiles[1],
+            "what": bar.what, "unit": bar.unit, "median": quartiles[1],
             "quartiles": [quartiles[0], quartiles[2]], "count": count, "ours": rates[0],
             "other": rates[1], "excellent": bar.excellent, "floor": bar.floor, "verdict": verdict,
             "size": self.bytes, "busy_cores": list(busy),

@@ -75,7 +75,7 @@ export CKPT_BENCH_COMMIT
 status=0
 for name in ${benches:-$all_benches}; do
   if [ "$name" = gpu_torch ] && ! [ -e /dev/nvidiactl ]; then
-    echo "gpu_torch: 3 figures skipped: this machine has no NVIDIA device"
+    echo "gpu_torch: 7 figures skipped: this machine has no NVIDIA device"
     continue
   fi
   program=("$build/bin/${name}_bench")

@@ -92,7 +92,7 @@ run_suite() {
 
 # The parts in the order of their weight, with what each may take.
 parts=(copies:90 saves:60 calls:120 steps:90 restore:30 memory:40 fingerprint:30 unchanged:60
-  nccl:60 gaps:60 overlap:90 training:60)
+  nccl:60 collectives:60 gaps:60 overlap:90 training:60)
 run_bench() {
   local part bench=("$root/bin/ckpt_gpu_bench" "${options[@]}" --results "$figures" --only)
   if ! has_gpu; then

@@ -104,7 +104,8 @@ check "its GPU suite and benchmark run, or say what is skipped" gpu_says
 # On the stand-in driver, where the build has it: what a machine with a GPU would run, in a root
 # that has nothing but what every Linux has. Its rates mean nothing.
 in_small_root() {
-  bash tests/package/small_root.sh "$scratch/unpacked" CKPT_CUDA_DRIVER=/here/stand_in.so "$@"
+  bash tests/package/small_root.sh "$scratch/unpacked" CKPT_CUDA_DRIVER=/here/stand_in.so \
+    CKPT_NCCL_LIBRARY=/here/nccl_stand_in.so "$@"
 }
 figures() { wc -l <"$scratch/unpacked/$1/figures.jsonl"; }
 gpu_runs_whole() {
@@ -115,7 +116,8 @@ gpu_runs_whole() {
   ! grep -E 'FAILED.*(hung|exit code)|skipped .*budget' \
     "$scratch/unpacked/whole/summary.txt" &&
     [ "$(figures whole)" -ge 40 ] &&
-    grep -qE '^G12 .*measured' "$scratch/unpacked/whole/summary.txt"
+    grep -qE '^G12 .*measured' "$scratch/unpacked/whole/summary.txt" &&
+    grep -qE '^G14 ' "$scratch/unpacked/whole/summary.txt"
 }
 # The process dies in a copy: what was measured before, and all other parts, are there. It runs
 # beside gpu_runs_whole, since both wait a lot.
@@ -144,6 +146,7 @@ if [ -e "$stand_in" ] && [ -x "$root/bin/ckpt_gpu" ]; then
     env -i PATH=/usr/bin:/bin CKPT_CUDA_DRIVER="$stand_in" "$root/gpu.sh" suite \
     --results "$scratch/suite"
   cp "$stand_in" "$scratch/unpacked/stand_in.so"
+  cp "$(dirname "$stand_in")/libnccl_stand_in.so" "$scratch/unpacked/nccl_stand_in.so"
   in_small_root bash -c true
   if [ $? -eq 77 ]; then
     echo "skipped package: bundle: the GPU programs in a small root, which is not allowed here"

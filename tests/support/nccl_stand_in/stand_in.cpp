@@ -3,7 +3,8 @@
 //
 // Communicators do not block. A call only notes what is wanted; asking for the state makes it
 // happen, later than one might hope. A broadcast runs in the order of its stream: the root's when
-// all ranks have come, the others' when the root's has run. What NCCL leaves undefined counts as a
+// all ranks have come, the others' when the root's has run. An all-gather runs when all have come,
+// and moves nothing: only a bench calls it, for its rate. What NCCL leaves undefined counts as a
 // violation.
 //
 // Locks: work of a stream runs under the driver's lock and takes ours, so ours is never held at a
@@ -51,6 +52,8 @@ struct NcclSettings {
 };
 
 struct Comm;
+
+constexpr int no_root = -1;  // Of an all-gather.
 
 // Ticket: one rank's part of a broadcast in the order of its stream.
 struct Ticket {
@@ -114,7 +117,10 @@ thread_local std::vector<Wanted> wanted;
 
 const StandInControl& driver() {
   static const auto* const control = [] {
-    void* library = ::dlopen(CKPT_CUDA_STAND_IN_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    // In a bundle's test it lies elsewhere than where it was built.
+    const char* const named = std::getenv("CKPT_CUDA_DRIVER");
+    void* library =
+        ::dlopen(named != nullptr ? named : CKPT_CUDA_STAND_IN_LIBRARY, RTLD_NOW | RTLD_LOCAL);
     void* found = library != nullptr ? ::dlsym(library, "cuda_stand_in") : nullptr;
     if (found == nullptr) std::abort();
     return static_cast<const StandInControl*>(found);
@@ -162,7 +168,8 @@ bool is_busy(const Comm& comm) {
 bool may_run(const Comm& comm) {
   if (all().settings.hang_broadcast != 0) return false;
   return std::all_of(comm.under_way.begin(), comm.under_way.end(), [&](const Ticket* ticket) {
-    if (ticket->root != comm.rank) return comm.team->is_delivered(ticket->number);
+    if (ticket->root != comm.rank && ticket->root != no_root)
+      return comm.team->is_delivered(ticket->number);
     return comm.team->arrived(ticket->number) == static_cast<std::size_t>(comm.size);
   });
 }
@@ -171,7 +178,7 @@ bool may_run(const Comm& comm) {
 void run_ticket(void* argument) {
   const std::lock_guard lock(mutex());
   const auto& ticket = *static_cast<Ticket*>(argument);
-  if (ticket.comm->life == Comm::Life::aborted) return;
+  if (ticket.comm->life == Comm::Life::aborted || ticket.root == no_root) return;
   SharedTeam& team = *ticket.comm->team;
   std::vector<std::byte> content(ticket.bytes);
   if (ticket.comm->rank == ticket.root) {
@@ -366,6 +373,22 @@ STAND_IN_EXPORT NcclResult ncclBroadcast(const void* source, void* target, std::
   if (source != target || type != ckpt::device::nccl_uint8 || count == 0)
     violate("a broadcast that is not in place, of bytes");
   if (result == ckpt::device::nccl_success) wanted.push_back({comm, target, count, root, stream});
+  return result;
+}
+STAND_IN_EXPORT NcclResult ncclAllGather(const void* source, void* target, std::size_t count,
+                                         ckpt::device::NcclType type, NcclComm handle,
+                                         CUstream_st* stream) {
+  std::unique_lock lock(mutex());
+  const NcclResult result = enter(lock, "ncclAllGather");
+  Comm* const comm = living(handle, "ncclAllGather");
+  if (comm == nullptr) return invalid_argument;
+  if (group_depth == 0) violate("an all-gather outside of a group");
+  if (is_busy(*comm)) violate("an all-gather while another call is in progress");
+  const std::size_t place = static_cast<std::size_t>(comm->rank) * count;
+  if (source != static_cast<std::byte*>(target) + place || type != ckpt::device::nccl_uint8)
+    violate("an all-gather that is not in place, of bytes");
+  if (result == ckpt::device::nccl_success)
+    wanted.push_back({comm, target, count, no_root, stream});
   return result;
 }
 STAND_IN_EXPORT NcclResult ncclGroupEnd() {
