@@ -14,13 +14,12 @@ from torch.optim import Optimizer
 
 from libckpt.adapters.torch import _modules
 from libckpt.adapters.torch._tensors import is_tensor
-from libckpt.core import _item_kinds, _tensors
+from libckpt.core import _compare, _item_kinds, _tensors
 
 # Among the options of a group; torch puts them there, and not the optimizer's class.
 OF_SCHEDULERS = ("param_names", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum",
                  "initial_momentum", "swa_lr")  # fmt: skip
 HOST_KEYS = ("step",)  # On the host wherever the parameter is, unless the step runs on the GPU.
-
 
 class State(dict):
     """The state_dict() of the saved optimizer, with the names behind torch's numbers."""
@@ -184,12 +183,25 @@ def match(optimizer, state, names):
         members = {id(parameter) for parameter in own}
         strangers = [n for n, p in wanted.items() if id(p) not in members]
         if strangers or len(own) != len(saved):
-            hint = f": {there[strangers[0]]} is in the one there only" if strangers else ""
             raise ValueError(
-                f"group {i} has {len(saved)} parameter(s) there and {len(own)} here{hint}"
+                f"group {i} has {len(saved)} parameter(s) there and {len(own)} here"
+                + ("" if there is None else _strange_names(own, saved, here, there))
             )
         found.update(wanted)
     return found
+
+
+def _strange_names(own, saved, here, there):
+    """The names of parameters that a group has only there, and only here."""
+    members = {id(parameter) for parameter in own}
+    names_here = [name for name, parameter in here.items() if id(parameter) in members]
+    names_there = [there[number] for number in saved]
+    only = {
+        "there": [name for name in names_there if name not in names_here],
+        "here": [name for name in names_here if name not in names_there],
+    }
+    texts = [f"{_compare.listed(names)} only {where}" for where, names in only.items() if names]
+    return f" ({'; '.join(texts)})" if texts else ""
 
 
 def why_another_kind(optimizer, state):
