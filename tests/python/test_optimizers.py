@@ -284,6 +284,35 @@ def test_an_item_of_another_name_is_told_before_its_optimizer_is_blamed(job, is_
     assert str(told.value).endswith('renamed={"model": "net"}')
 
 
+@pytest.mark.parametrize("has_state", [True, False])
+def test_state_that_a_constructor_makes_stays_where_another_class_saved_none(job, has_state):
+    first = make(1)
+    if has_state:
+        train(first)
+    session = job()
+    session.save(1, first).captured.result(30)
+    other = make(2, kind=torch.optim.Adagrad, initial_accumulator_value=0.5)
+    session.restore(other)
+    assert all(state["sum"].eq(0.5).all() for state in state_by_name(other).values())
+    train(other)
+    assert all(state["sum"].gt(0.5).any() for state in state_by_name(other).values())
+
+
+def test_the_classes_of_torch_whose_constructor_makes_state_are_known():
+    from libckpt.adapters.torch import _optimizers
+
+    kinds = [
+        kind for kind in vars(torch.optim).values()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+        and kind is not torch.optim.Optimizer
+    ]  # fmt: skip
+    with_state = {
+        kind for kind in kinds if kind([torch.nn.Parameter(torch.ones(2, 2))], lr=0.1).state
+    }
+    assert len(kinds) > 8
+    assert with_state == set(_optimizers.MAKE_STATE)
+
+
 def test_options_that_another_version_of_torch_lacks_are_no_other_class():
     from libckpt.adapters.torch import _optimizers
 

@@ -10,6 +10,7 @@ import copy
 from itertools import chain, islice
 from operator import attrgetter
 
+import torch
 from torch.optim import Optimizer
 
 from libckpt.adapters.torch import _modules
@@ -20,6 +21,9 @@ from libckpt.core import _compare, _item_kinds, _tensors
 OF_SCHEDULERS = ("param_names", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum",
                  "initial_momentum", "swa_lr")  # fmt: skip
 HOST_KEYS = ("step",)  # On the host wherever the parameter is, unless the step runs on the GPU.
+# Their constructor makes the state that a step wants; others make what is not there.
+MAKE_STATE = (torch.optim.Adagrad,)
+
 
 class State(dict):
     """The state_dict() of the saved optimizer, with the names behind torch's numbers."""
@@ -237,16 +241,18 @@ def load(optimizer, state, names):
 
 
 def _fill_state(optimizer, parameter, saved, group, away):
-    if saved is None:
+    makes_state = isinstance(optimizer, MAKE_STATE)
+    if saved is None and not makes_state:
         optimizer.state.pop(parameter, None)
         return
-    own = optimizer.state[parameter]
+    own, saved = optimizer.state[parameter], saved or {}
     is_on_gpu = bool(group.get("capturable") or group.get("fused"))
     filled = {}
     for key, value in saved.items():
         is_host = key in away or (key in HOST_KEYS and not is_on_gpu)
         filled[key] = _placed(own.get(key), value, "cpu" if is_host else parameter.device)
-    own.clear()
+    if not makes_state:
+        own.clear()
     own.update(filled)
 
 
