@@ -220,7 +220,11 @@ StartDecision continue_start(const ClusterView& view, const StartState& state,
     if (is_answer && rank.report->phase == StartPhase::refused) {
       const Errc code = rank.report->failure_code;
       start.outcome = StartOutcome::failed(code == Errc{} ? Errc::invalid_argument : code);
-      start.reason = fmt::format("rank {}: {}", rank.report->rank, rank.report->failure);
+      // The trainers put the code's words before the reason.
+      std::string_view failure = rank.report->failure;
+      if (const auto words = fmt::format("{}: ", to_string(code)); failure.starts_with(words))
+        failure.remove_prefix(words.size());
+      start.reason = fmt::format("rank {}: {}", rank.report->rank, failure);
       decision.next = std::move(start);
       return decision;
     }

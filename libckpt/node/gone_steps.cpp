@@ -63,7 +63,8 @@ void GoneSteps::look(const storage::Catalog& catalog, Listing listing,
   const std::time_t now = std::chrono::system_clock::to_time_t(facts_.clock().wall_time());
   text_ = fmt::format(
       "step {}{} in {}, and not there any more, noticed at {:%Y-%m-%d %H:%M:%S} "
-      "UTC: somebody has removed or moved {}",
+      "UTC: somebody has removed or moved {}; new steps go there, into a "
+      "directory that is made again where it is gone",
       number(newest_->step), older == 0 ? " was" : fmt::format(" and {} more were", older),
       os::display(directory), fmt::gmtime(now), older == 0 ? "it" : "them");
   noticed_at_ = facts_.clock().now();

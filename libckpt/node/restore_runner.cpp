@@ -101,7 +101,7 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
     // No source helps: there is no place for its bytes.
     if (rank.slots_failure && slots_.own(rank.rank).slots.empty()) {
       session->answer(start, StartPhase::refused,
-                      fail(Errc::invalid_argument, rank.slots_failure->message()));
+                      fail(Errc::invalid_argument, rank.slots_failure->text()));
       return life_.touch();
     }
     CKPT_ASSERT(start.base.has_value());

@@ -10,6 +10,7 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "os/path.hpp"
 #include "storage/full_disk.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/removal.hpp"
@@ -50,16 +51,21 @@ bool is_of_a_door(std::string_view directory) {
 
 Error with_room(const Error& error, const RetentionRule& rule, std::string_view directory) {
   const std::uint64_t count = rule.max_ckpt_num;
-  const std::error_code cause = error.cause();
-  if (!is_disk_full(error) || count == 0) return error;
-  if (is_of_a_door(directory))
-    return Error(error.code(), fmt::format("{} ({}); older ones go only when this one is "
-                                           "there: it needs room beside them",
-                                           error.text(), cause.message()));
+  const bool is_door = is_of_a_door(directory);
+  if (!is_disk_full(error) || (is_door && count == 0)) return error;
+  std::string cure = "older ones go only when this one is there: it needs room beside them";
+  if (!is_door) {
+    const std::string rule_in_words =
+        count == 0 ? "no max_ckpt_num limits how many are kept"
+                   : fmt::format(
+                         "max_ckpt_num={} keeps {} until a newer one is durable: this "
+                         "needs room for {}",
+                         count, count, count + 1);
+    cure = fmt::format("{}; `ckpt gc {} --keep N` makes room at once", rule_in_words,
+                       os::display(directory));
+  }
   return Error(error.code(),
-               fmt::format("{} ({}); max_ckpt_num={} keeps {} until a newer one is durable: this "
-                           "needs room for {}",
-                           error.text(), cause.message(), count, count, count + 1));
+               fmt::format("{} ({}); {}", error.text(), error.cause().message(), cure));
 }
 
 bool is_kept_for_good(std::span<const KeepInterval> intervals, Step step) {

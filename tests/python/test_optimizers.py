@@ -249,6 +249,70 @@ def test_state_of_another_class_of_optimizers_is_warned_of(job, caplog):
     assert "saved with amsgrad, betas" in caplog.text
 
 
+def test_an_optimizer_of_a_changed_model_names_what_differs_and_the_cures(job):
+    first, more = make(1), make(2)
+    train(first)
+    session = job()
+    session.save(1, first).captured.result(30)
+    more["model"].append(torch.nn.Linear(3, 3))
+    more["optimizer"] = torch.optim.AdamW(more["model"].parameters())
+    with pytest.raises(libckpt.InvalidArgument) as told:
+        session.restore(more)
+    text = str(told.value)
+    assert "4 parameter(s) there and 6 here (model.2.weight, model.2.bias only here); " in text
+    cures = ["renamed", "restore without this item", "initialize_from", "start_fresh()"]
+    assert sorted(cures, key=text.index) == cures
+    with pytest.raises(libckpt.InvalidArgument) as told:
+        session.restore({"net": first["model"], "optimizer": first["optimizer"]}, strict=False)
+    assert "(model.0.weight, " in str(told.value) and "; net.0.weight, " in str(told.value)
+    session.restore({"model": more["model"]}, strict=False)  # A cure.
+    session.restore(dict(net=first["model"], optimizer=first["optimizer"]),
+                    renamed={"model": "net"})  # fmt: skip
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_an_item_of_another_name_is_told_before_its_optimizer_is_blamed(job, is_last):
+    first = make(1)
+    train(first)
+    session = job()
+    session.save(1, first).captured.result(30)
+    named = [("net", first["model"]), ("optimizer", first["optimizer"])]
+    with pytest.raises(libckpt.InvalidArgument) as told:
+        session.restore(dict(reversed(named) if is_last else named))
+    assert 'item "net" was not saved' in str(told.value)
+    assert 'has "model", not asked for' in str(told.value)
+    assert str(told.value).endswith('renamed={"model": "net"}')
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_state_that_a_constructor_makes_stays_where_another_class_saved_none(job, has_state):
+    first = make(1)
+    if has_state:
+        train(first)
+    session = job()
+    session.save(1, first).captured.result(30)
+    other = make(2, kind=torch.optim.Adagrad, initial_accumulator_value=0.5)
+    session.restore(other)
+    assert all(state["sum"].eq(0.5).all() for state in state_by_name(other).values())
+    train(other)
+    assert all(state["sum"].gt(0.5).any() for state in state_by_name(other).values())
+
+
+def test_the_classes_of_torch_whose_constructor_makes_state_are_known():
+    from libckpt.adapters.torch import _optimizers
+
+    kinds = [
+        kind for kind in vars(torch.optim).values()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+        and kind is not torch.optim.Optimizer
+    ]  # fmt: skip
+    with_state = {
+        kind for kind in kinds if kind([torch.nn.Parameter(torch.ones(2, 2))], lr=0.1).state
+    }
+    assert len(kinds) > 8
+    assert with_state == set(_optimizers.MAKE_STATE)
+
+
 def test_options_that_another_version_of_torch_lacks_are_no_other_class():
     from libckpt.adapters.torch import _optimizers
 

@@ -132,7 +132,10 @@ TEST_CASE("start: a shard that a trainer refuses is not tried from elsewhere", "
   state.current = agree::decide_start(scene.view, state, false, random).next;
   answer(scene, *state.current, StartPhase::ready);
   scene.rank(1).phase = StartPhase::refused;
-  scene.rank(1).failure = "the tensor has another shape";
+  scene.rank(1).failure_code = GENERATE(Errc{}, Errc::invalid_argument);
+  const bool has_code = scene.rank(1).failure_code != Errc{};
+  scene.rank(1).failure =
+      has_code ? "invalid argument: the tensor has another shape" : "the tensor has another shape";
   const auto ended = agree::decide_start(scene.view, state, false, random).next;
   REQUIRE(ended.has_value());
   REQUIRE(ended->attempt == 1);

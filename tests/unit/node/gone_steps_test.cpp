@@ -50,6 +50,8 @@ TEST_CASE("gone steps: a directory that is removed is made again, and both sides
       "step 3 and 2 more were in /scratch/job, and not there any more, noticed at ";
   scene.save(4);
   CHECK_THAT(scene.rank->notice.degraded, Contains(what) && Contains(" UTC: somebody has removed"));
+  CHECK(scene.rank->notice.degraded.ends_with(
+      "moved them; new steps go there, into a directory that is made again where it is gone"));
   CHECK_THAT(scene.gone().get<std::string>(), Contains(what));
 
   // The status keeps it; as trouble it passes with a newer step, after a while.

@@ -13,7 +13,7 @@ import reprlib
 import types
 
 from libckpt import errors
-from libckpt.core import _frameworks, _item_kinds, _rebuild, _tensors
+from libckpt.core import _compare, _frameworks, _item_kinds, _rebuild, _tensors
 from libckpt.rng import RNG
 
 logger = logging.getLogger("libckpt")
@@ -26,16 +26,38 @@ CONSTANTS = (
 
 
 NOT_SAVED = "was not saved; with strict=False it stays as it is"
+CURES = (
+    "Say with `renamed` what has another name now; or restore without this item, which leaves it "
+    "as it is, with strict=False where tensors were added or removed; or begin other training "
+    "from the weights (initialize_from). start_fresh() begins without all that is stored"
+)
 
 
 def check(into, values, strict):
     """Raises what load() would, before anything is filled; `values` is the outline of the items."""
     owners = _item_kinds.owners_of(into)
+    if strict:
+        _check_names(into, values)
     for name, item in into.items():
         if name in values:
             _check(name, item, values[name], strict, owners)
-        elif strict:
-            raise errors.InvalidArgument(f'restore: item "{name}" {NOT_SAVED}')
+
+
+def _check_names(into, values):
+    """First of all: what does not fit under one name may only have had another one."""
+    lacking = [name for name in into if name not in values]
+    if not lacking:
+        return
+    left = [name for name in values if name not in into]
+    text = f"restore: item {_quoted(lacking)} {NOT_SAVED}"
+    if left:
+        text += (f". The checkpoint has {_quoted(left)}, not asked for: if that is it, say "
+                 f'renamed={{"{left[0]}": "{lacking[0]}"}}')  # fmt: skip
+    raise errors.InvalidArgument(text)
+
+
+def _quoted(names):
+    return _compare.listed([f'"{name}"' for name in names])
 
 
 def _check(name, item, value, strict, owners):
@@ -75,7 +97,7 @@ def errors_named(name, owner):
         raise errors.InvalidArgument(
             f'restore: item "{name}", a {type(owner).__name__}, does not take its state: {error}; '
             "it was saved by one of another kind, or with other groups or sizes, as by a model "
-            "that has changed since; start_fresh() begins anew"
+            f"that has changed since. {CURES}"
         ) from error
 
 

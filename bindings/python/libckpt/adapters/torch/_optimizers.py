@@ -10,16 +10,19 @@ import copy
 from itertools import chain, islice
 from operator import attrgetter
 
+import torch
 from torch.optim import Optimizer
 
 from libckpt.adapters.torch import _modules
 from libckpt.adapters.torch._tensors import is_tensor
-from libckpt.core import _item_kinds, _tensors
+from libckpt.core import _compare, _item_kinds, _tensors
 
 # Among the options of a group; torch puts them there, and not the optimizer's class.
 OF_SCHEDULERS = ("param_names", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum",
                  "initial_momentum", "swa_lr")  # fmt: skip
 HOST_KEYS = ("step",)  # On the host wherever the parameter is, unless the step runs on the GPU.
+# Their constructor makes the state that a step wants; others make what is not there.
+MAKE_STATE = (torch.optim.Adagrad,)
 
 
 class State(dict):
@@ -184,12 +187,25 @@ def match(optimizer, state, names):
         members = {id(parameter) for parameter in own}
         strangers = [n for n, p in wanted.items() if id(p) not in members]
         if strangers or len(own) != len(saved):
-            hint = f": {there[strangers[0]]} is in the one there only" if strangers else ""
             raise ValueError(
-                f"group {i} has {len(saved)} parameter(s) there and {len(own)} here{hint}"
+                f"group {i} has {len(saved)} parameter(s) there and {len(own)} here"
+                + ("" if there is None else _strange_names(own, saved, here, there))
             )
         found.update(wanted)
     return found
+
+
+def _strange_names(own, saved, here, there):
+    """The names of parameters that a group has only there, and only here."""
+    members = {id(parameter) for parameter in own}
+    names_here = [name for name, parameter in here.items() if id(parameter) in members]
+    names_there = [there[number] for number in saved]
+    only = {
+        "there": [name for name in names_there if name not in names_here],
+        "here": [name for name in names_here if name not in names_there],
+    }
+    texts = [f"{_compare.listed(names)} only {where}" for where, names in only.items() if names]
+    return f" ({'; '.join(texts)})" if texts else ""
 
 
 def why_another_kind(optimizer, state):
@@ -225,16 +241,18 @@ def load(optimizer, state, names):
 
 
 def _fill_state(optimizer, parameter, saved, group, away):
-    if saved is None:
+    makes_state = isinstance(optimizer, MAKE_STATE)
+    if saved is None and not makes_state:
         optimizer.state.pop(parameter, None)
         return
-    own = optimizer.state[parameter]
+    own, saved = optimizer.state[parameter], saved or {}
     is_on_gpu = bool(group.get("capturable") or group.get("fused"))
     filled = {}
     for key, value in saved.items():
         is_host = key in away or (key in HOST_KEYS and not is_on_gpu)
         filled[key] = _placed(own.get(key), value, "cpu" if is_host else parameter.device)
-    own.clear()
+    if not makes_state:
+        own.clear()
     own.update(filled)
 
 
