@@ -163,7 +163,10 @@ Status DaemonStart::start_if_none() {
   const auto command = daemon_command(options_, directory_);
   log_bytes_before_ = os::file_bytes(directory_.log());
   auto spawned = os::spawn_detached(command);
-  if (!spawned) return fail(std::move(spawned).error().context("start the daemon"));
+  if (!spawned) {
+    return fail(std::move(spawned).error().context(
+        "start the daemon, which option daemon_path (environment LIBCKPT_DAEMON_PATH) can name"));
+  }
   CKPT_POINT("daemon.spawn.after");
   limit_.started(now);
   log_info("started {} as pid {}, its log is {}", command.program, spawned->pid, directory_.log());

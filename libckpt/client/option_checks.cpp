@@ -130,6 +130,8 @@ OptionProblem check_limits(const Options& options) {
       return {name,
               fmt::format("must be 0 (no limit) or at least {} MiB per second", rate_min / MiB)};
   }
+  if (!options.runtime_dir.empty() && options.runtime_dir.front() != '/')
+    return {"runtime_dir", "must start with /"};
   if (options.open_deadline.count() <= 0) return {"open_deadline", "must be more than 0s"};
   if (options.restore_deadline.count() <= 0) return {"restore_deadline", "must be more than 0s"};
   return {};

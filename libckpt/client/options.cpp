@@ -151,7 +151,7 @@ void choose_storage_interval(Options& options) {
 
 Status complete(Options& options) {
   choose_storage_interval(options);
-  // Not runtime_dir: os::RuntimeDirectory refuses a relative one in every program.
+  // Not runtime_dir: a relative one is refused, as in every program.
   CKPT_CHECK(make_places_absolute(options.dir));
   for (auto member : {&Options::daemon_path, &Options::secret_file, &Options::log_file_path})
     CKPT_CHECK(make_absolute(options.*member));

@@ -17,6 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import libckpt  # noqa: E402
 from libckpt.core import _progress  # noqa: E402
 
 MARK = "<read until here>"
@@ -158,6 +159,16 @@ def interrupted(call):
 def test_an_interrupt_ends_a_restore_that_waits_for_another_rank(job):
     alone = job("interrupted", rank=0, world_size=2, restore_deadline=30)
     interrupted(lambda: alone.restore({"weight": torch.zeros(1000)}))
+
+
+def test_a_rank_that_variables_of_a_shell_made_is_told_where_others_are_missing(job, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    text = "rank 0 is not attached; this process is rank 1 of 2 by .* RANK and WORLD_SIZE: .*unset"
+    with pytest.raises(libckpt.Unavailable, match=text):
+        job("left-over", restore_deadline=1).restore({"weight": torch.zeros(2)})
+    with pytest.raises(libckpt.Unavailable, match="is not attached$"):
+        job("meant", rank=1, world_size=2, restore_deadline=1).restore({"weight": torch.zeros(2)})
 
 
 def test_an_interrupt_ends_a_wait(held_up):

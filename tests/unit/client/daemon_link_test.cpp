@@ -651,6 +651,8 @@ TEST_CASE("daemon link: a daemon that cannot start is reported with its last wor
     const auto link = open_link(place.options, soon());
     REQUIRE_FALSE(link);
     CHECK(link.error().message().find("/nonexistent/ckptd") != std::string::npos);
+    CHECK(link.error().message().find("option daemon_path (environment LIBCKPT_DAEMON_PATH)") !=
+          std::string::npos);
   }
   SECTION("it ends at once") {
     place.options.daemon_path = "/bin/false";

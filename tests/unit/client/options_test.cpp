@@ -414,6 +414,9 @@ TEST_CASE("options: values out of their limits are refused", "[unit][client]") {
   SECTION("replica_rate") {
     options.replica_rate = 1, name = "replica_rate";
   }
+  SECTION("runtime_dir") {
+    options.runtime_dir = "relative", name = "runtime_dir";
+  }
   SECTION("open_deadline") {
     options.open_deadline = {}, name = "open_deadline";
   }

@@ -23,7 +23,9 @@ def complete(options):
         options.setdefault("daemon_path", _programs.daemon_path())
     if not _settings.configured("blob_capacity"):
         options.setdefault("blob_capacity", _structure.BLOB_CAPACITY)
+    origin = None
     if "rank" not in options and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        origin = "the environment variables RANK and WORLD_SIZE"
         options["rank"] = _number("RANK")
         options["world_size"] = _number("WORLD_SIZE")
     elif not {"rank", "world_size"} & options.keys() and not _settings.configured("rank"):
@@ -33,6 +35,7 @@ def complete(options):
     is_disabled = _settings.is_true(options.get("disable", _settings.configured("disable")))
     is_alone = options.pop("is_alone", False)  # No process of its job is in the default group.
     ranks = _ranks.of(options, can_talk=not (is_disabled or is_alone))
+    ranks.origin = origin
     if "nodes" in options or _settings.configured("nodes"):
         return options, ranks
     if ranks.are_several:

@@ -49,7 +49,16 @@ class Ranks:
         self.job, self.rank, self.world_size = job, rank, world_size
         self._store, self._prefix, self._group = store, prefix, group
         self.can_talk = world_size == 1 or store is not None
+        self.origin = None  # In words, who says rank and world size; None: the program.
         self._turns = {}  # By word: how often it was said.
+
+    def explained(self, error):
+        """The same error, with where the rank comes from if others are not there. Variables that a
+        shell still has are easily forgotten."""
+        if self.origin is None or self.can_talk or "is not attached" not in str(error):
+            return error
+        return type(error)(f"{error}; this process is rank {self.rank} of {self.world_size} by "
+                           f"{self.origin}: to train alone, unset them")  # fmt: skip
 
     @property
     def are_several(self):

@@ -93,6 +93,8 @@ class Restorer:
             wish, new = self._with_new_arrays(wish, names)
             with _item_kinds.state_made(wish.into):
                 return self._restore(wish, names, new)
+        except errors.Unavailable as error:
+            raise self._ranks.explained(error) from None
         finally:
             self._registration.forget()
 
