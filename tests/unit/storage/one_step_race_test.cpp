@@ -79,6 +79,24 @@ TEST_CASE(
   CHECK(scene.whole_steps() == std::vector<format::StepId>{step_id(5, 3)});
 }
 
+TEST_CASE("one step of two daemons: none is published beside a newer one that has just come",
+          "[unit][storage]") {
+  StorageFixture scene;
+  scene.disk.set_exchange_supported(GENERATE(true, false));
+  scene.open();
+  bool is_first = true;
+  scene.disk.set_hook([&](std::string_view verb, const std::string& path) {
+    const bool is_ours = verb == "rename" && path.find("/step-000000005") != std::string::npos;
+    if (is_ours && std::exchange(is_first, false)) put_other(scene, step_id(5, 3));
+    return 0;
+  });
+  const auto refused = scene.try_save(step_id(5, 2));
+  scene.disk.set_hook(nullptr);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message().find("timeline 3 has published it already") != std::string::npos);
+  CHECK(scene.whole_steps() == std::vector<format::StepId>{step_id(5, 3)});
+}
+
 TEST_CASE(
     "one step of two daemons: where no exchange exists, a name that becomes free is one's own",
     "[unit][storage]") {
