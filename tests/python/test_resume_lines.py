@@ -32,7 +32,7 @@ def deepspeed_attached():
 
     attached = Attached.__new__(Attached)
     attached.memory = types.SimpleNamespace(
-        newest=lambda *_: FOUND, give=lambda found: {}, note_folder=lambda folder: None,
+        newest=lambda *_, **__: FOUND, give=lambda *_: {}, note_folder=lambda folder: None,
         session=types.SimpleNamespace(job="job"),
     )  # fmt: skip
     return attached

@@ -264,7 +264,7 @@ class Attached:
         self.memory.note_folder(load_dir)
         return (f"libckpt:{self.memory.session.job}/global_step{found.step}", client_state), None
 
-    def resume(self, source):
+    def resume(self, source=None):
         found = self.memory.newest(source=source)
         if found is None:
             return None
