@@ -149,12 +149,13 @@ class State:
         """The step that was loaded; none: there is nothing."""
         memory, folders = self._memory, self._folders
         folder, folder_step, updated = memory.decide("newest folder", folders.names.newest())
+        beside = folder
         restored, folder = memory.restore_newest(source, folder)
         is_later = restored is not None and memory.decide(
             "later folder", folders.names.is_later(folder, memory.position.saves)
         )
         if _resuming.is_memory_newest(
-            restored, memory.failure, folder, math.inf if is_later else updated
+            restored, memory.failure, folder, math.inf if is_later else updated, name=beside
         ):
             memory.take(restored)
             folders.names.go_on_after_newest()

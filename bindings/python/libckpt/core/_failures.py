@@ -33,13 +33,13 @@ class Failures:
     def given_up(self, tensors, step):
         """For a save of a step that is due. The library knows its own errors; it learns of one
         before it was asked, so that no rank waits for the step, and close() knows of it."""
+        tensors.asked = None  # After a restore a step comes again.
         try:
             yield
         except Exception as error:
             if tensors.asked != step:
                 with contextlib.suppress(errors.CheckpointError):  # It was closed.
                     tensors.client.give_up(step, _in_words(error))
-            tensors.asked = None
             raise
 
     def added_to(self, status):

@@ -94,7 +94,9 @@ class Restorer:
             with _item_kinds.state_made(wish.into):
                 return self._restore(wish, names, new)
         except errors.Unavailable as error:
-            raise self._ranks.explained(error) from None
+            if (explained := self._ranks.explained(error)) is error:
+                raise
+            raise explained from None
         finally:
             self._registration.forget()
 

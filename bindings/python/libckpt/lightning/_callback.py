@@ -216,7 +216,7 @@ class Callback(pl.Callback):
         )
         has_older = restored is not None and restored.step < file_step
         if has_older and remade_by is not None and remade_by <= restored.step:
-            file_step, name = restored.step, f"{file}, saved before its validation"
+            file_step, name = restored.step, f"{name}, saved before its validation"
         if _resuming.is_memory_newest(restored, failure, file, file_step, "file", name):
             self._rng = restored.items["rng"]
             self._was_last = restored.items["is_last"]

@@ -144,9 +144,9 @@ class EasyCkpt:
                 lambda source: self.memory.restore(model, optimizer, scheduler, oldest, source),
                 None if newest is None else self._path(newest), self.memory.unopened,
             )  # fmt: skip
-            newest = None if stored is None else newest
+            beside, newest = newest, None if stored is None else newest
             if found is not None and (newest is None or found[1].step >= newest):
-                return self._resumed(*found, newest)
+                return self._resumed(*found, beside)
             if found is not None:
                 logger.warning("libckpt: resumes from %s, which is newer than step %d in memory%s",
                                self._path(newest), found[1].step,
@@ -165,6 +165,9 @@ class EasyCkpt:
             self._start_fresh()
         elif newest is not None and found is None:
             why = "it is disabled" if self.is_disabled else "memory has no step"
+            if source == "storage" and not self.is_disabled:
+                why = "memory was not asked"
+                self._start_fresh()  # It may have steps, which do not lead to this one.
             logger.warning("libckpt: resumes from %s; %s", self._path(newest), why)
         return self._from_folder(newest, model, optimizer, scheduler, load_arg, strict, more)
 

@@ -37,7 +37,7 @@ class Folders:
     def has_optimizer(self, number):
         """With save_only_model it has not; DeepSpeed's is in a folder of its own."""
         folder = self.path(number)
-        return any(True for name in ("optimizer*", "global_step*") for _ in folder.glob(name))
+        return any(True for name in ("*optimizer*", "global_step*") for _ in folder.glob(name))
 
     def publish(self, number, members):
         """Makes the collected folder visible; `members` are more files of it, by name."""

@@ -12,7 +12,7 @@ def is_from_memory(memory, restored, folders, number):
     """Whether training goes on from the step in memory, and not from the folder of that number."""
     folder = None if number is None else folders.path(number)
     step, name = number, number
-    is_of_model = folder is not None and not folders.has_optimizer(number)
+    is_of_model = folder is not None and not _has_optimizer(memory, folders, number)
     if is_of_model:  # Any step in memory is better: the optimizer would begin anew.
         step, name = -1, f"{number}, which has the model alone"
     is_so = _resuming.is_memory_newest(restored, memory.failure, folder, step, name=name)
@@ -22,6 +22,14 @@ def is_from_memory(memory, restored, folders, number):
     if folder is not None and memory.failure is not None:
         memory.start_fresh()
     return is_so
+
+
+def _has_optimizer(memory, folders, number):
+    """As rank 0 sees it: it may have written it alone, to a disk of its own."""
+    has_it, session = folders.has_optimizer(number), memory.session
+    if session is None:
+        return has_it
+    return session.ranks.decide("optimizer of the newest folder", has_it, lambda said: said[0])
 
 
 def newest_for_all(folders, ranks):
