@@ -66,8 +66,10 @@ class TwoRanks {
     wait_ready();
     for (const Rank& rank : ranks_) {
       const CudaScope scope(driver_, rank.context);
+      const auto deadline = steady_clock::now() + patience;
       CUresult result = CUDA_ERROR_NOT_READY;
-      while (result == CUDA_ERROR_NOT_READY) result = driver_.query_stream(rank.stream);
+      while (result == CUDA_ERROR_NOT_READY && steady_clock::now() < deadline)
+        result = driver_.query_stream(rank.stream);
       check(result);
     }
   }

@@ -158,12 +158,16 @@ Result<SaveOutcome> CheckpointSession::save(Step step, Stream stream, Due due,
 Status CheckpointSession::give_up(Step step, std::string why) {
   CKPT_CHECK(check_open());
   metrics_.forget();
+  const bool grows = schedule_.check(step).has_value();  // Else its save would be refused as well.
+  if (const auto reason = grows ? schedule_.ask(step, Due::always) : std::nullopt) {
+    note_skipped(step, *reason);
+    return {};
+  }
   account_.failed_elsewhere(why);
-  // Else its save would be refused, or skipped, with its state as well.
-  if (!schedule_.check(step) || schedule_.ask(step, Due::always)) return {};
+  account_.not_saved(step, "its save failed: " + why);
+  if (!grows) return {};
   if (schedule_.begin(step)) account_.due(step);
   schedule_.refused(standing_.has_begun());
-  account_.not_saved(step, "its save failed: " + why);
   return {};
 }
 

@@ -46,6 +46,11 @@ void SaveAccount::due(Step step) {
   newest_due_ = step;
 }
 
+void SaveAccount::restart() {
+  newest_due_.reset();
+  starts_.clear();
+}
+
 void SaveAccount::started(Step step) {
   starts_.push_back({step, due_count_});
   if (starts_.size() > starts_max) starts_.pop_front();

@@ -40,9 +40,9 @@ class SaveAccount {
     std::chrono::steady_clock::time_point since_;
   };
 
-  void due(Step step);                     // It is to be captured, and was not tried before.
-  void restart() { newest_due_.reset(); }  // Steps that were due before count no more.
-  void started(Step step);                 // The newest due step.
+  void due(Step step);      // It is to be captured, and was not tried before.
+  void restart();           // Steps that were due or started before count no more.
+  void started(Step step);  // The newest due step.
   void skipped(SaveOutcome outcome);
   void failed(const Error& error);         // Counted, kept as the last error, logged once a minute.
   void failed_elsewhere(std::string why);  // The same, but its caller logs it.

@@ -44,8 +44,8 @@ Result<std::shared_ptr<Slot>> RestoreRoom::take(const format::ShardId& id, std::
   }
   const auto holds_it = [bytes](const OwnSlot& each) { return each.slot->capacity() >= bytes; };
   if (std::ranges::none_of(own.slots, holds_it)) {
-    const auto& slots_failure = ranks_[id.rank].slots_failure;
-    if (slots_failure) return fail(Errc::invalid_argument, slots_failure->text());
+    const auto& why = ranks_[id.rank].slots_failure;
+    if (why) return fail(Error(Errc::invalid_argument, why->text(), why->cause()));
     return fail(Errc::invalid_argument,
                 fmt::format("restore step {} rank {}: the checkpoint has {}, this model {}",
                             number(id.at.step), id.rank, arena::human_bytes(bytes),

@@ -100,8 +100,9 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
              (session->current_start != start.start_id || session->attempt != start.attempt)) {
     // No source helps: there is no place for its bytes.
     if (rank.slots_failure && slots_.own(rank.rank).slots.empty()) {
+      const Error& why = *rank.slots_failure;
       session->answer(start, StartPhase::refused,
-                      fail(Errc::invalid_argument, rank.slots_failure->text()));
+                      fail(Error(Errc::invalid_argument, why.text(), why.cause())));
       return life_.touch();
     }
     CKPT_ASSERT(start.base.has_value());

@@ -98,8 +98,8 @@ class CKPT_EXPORT FrameworkCheckpointer final : public Checkpointer {
                                   std::uint32_t rank = 0);
 
   // Reports that the state of `step`, which was due, could not be collected. Counts as a save that
-  // failed: no other rank waits for the step, and close() knows that it is missing. The caller logs
-  // it. Errors: invalid_argument (closed).
+  // failed: once training has begun, no other rank waits for the step, and close() knows that it is
+  // missing. The caller logs it. Errors: invalid_argument (closed).
   Status give_up(Step step, std::string why);
 
   // Returns what `ckpt status --json` shows for this job, as JSON text: nodes, Slots, the level of
