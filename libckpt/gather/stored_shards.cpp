@@ -40,7 +40,7 @@ std::unique_ptr<storage::PageBuffer> buffer_of(ShardReading& reading) {
   return buffer;
 }
 
-// What has to be copied is verified in the same pass.
+// A copy verifies in the same pass.
 Task<void> read_one(ShardReading& reading, std::size_t index) {
   const format::ShardRecord& record = reading.files.record();
   ChunkInMemory chunk{index, {}, record.chunk_crcs.at(index), reading.sink.places_of(index)};

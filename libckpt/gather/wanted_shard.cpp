@@ -141,8 +141,8 @@ Task<void> keep_pieces(ShardSource& source, ReaderRank reader,
   co_return Status();
 }
 
-// The checksum of a Chunk. What lies in memory is read only where no sum is known: a header, gaps
-// between tensors, short runs.
+// The checksum of a Chunk. Memory is read only where no sum is known: a header, gaps between
+// tensors, short runs.
 Crc32 checksum_of(std::span<const std::byte> chunk, std::span<const RunSum> known) {
   const std::byte* at = chunk.data();
   const std::byte* const end = at + chunk.size();

@@ -30,7 +30,7 @@ namespace ckpt::node {
 
 class HeldShards;
 
-// What a restore has brought to a trainer.
+// The step that a restore has brought to a trainer.
 struct Brought {
   format::StepId at;  // As it was captured.
   RestoreSource source = RestoreSource::own_memory;

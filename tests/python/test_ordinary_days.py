@@ -117,7 +117,7 @@ def test_accelerate_goes_on_with_its_scaler_and_its_plateau(
     assert len({rate for _, rate, *_ in expected}) == (1 if has_scaler else 4)
     leave(state)
     accelerator, state, scheduler = made(prepared, has_scaler, has_scheduler)
-    trained(accelerator, scheduler, steps[:1])  # What a restore replaces.
+    trained(accelerator, scheduler, steps[:1])  # The restore replaces it.
     assert state.resume() == 3
     assert trained(accelerator, scheduler, steps[3:]) == expected[3:]
 

@@ -30,8 +30,8 @@ def from_memory(session, restore, unopened=None):
 
 
 def source_again(source, restored, session):
-    """That of a load's second restore of the step. What came from storage to as many ranks as saved
-    it lies in their own memory by then; so it is not read twice."""
+    """The source for a load's second restore of the step. If as many ranks as saved it had it from
+    storage, it lies in their own memory by then, and is not read twice."""
     is_here = source == "storage" and restored.world_size == session.world_size
     return None if is_here else source
 
