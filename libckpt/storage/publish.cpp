@@ -227,7 +227,7 @@ Task<void> keep_newer(Site site, PublishOrder order, std::string name) {
   co_return fail(published_already(order, (*taken)->at.timeline));
 }
 
-// None: there is none of this name.
+// Returns none if no generation has this name.
 std::optional<Checkpoint> take_out(Generations& generations, const std::string& name) {
   const auto found = std::ranges::find(generations, name, &Checkpoint::name);
   if (found == generations.end()) return std::nullopt;
