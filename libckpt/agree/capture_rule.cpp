@@ -24,7 +24,7 @@ std::uint64_t newest_seen(const ClusterView& view, std::uint64_t timeline) {
   std::uint64_t newest = 0;
   for (const RankView& rank : ranks_of(view)) {
     if (rank.report == nullptr || rank.report->timeline != timeline) continue;
-    if (rank.report->has_seen) newest = std::max(newest, number(rank.report->last_seen));
+    if (const auto seen = rank.report->last_seen) newest = std::max(newest, number(*seen));
   }
   return newest;
 }
@@ -39,7 +39,7 @@ bool is_before_some(const ClusterView& view, std::uint64_t timeline, Step step) 
   const std::vector<RankView> ranks = ranks_of(view);
   return std::any_of(ranks.begin(), ranks.end(), [&](const RankView& rank) {
     if (rank.report == nullptr || rank.report->timeline != timeline) return false;
-    const bool has_come = rank.report->has_seen && rank.report->last_seen >= step;
+    const bool has_come = rank.report->last_seen && *rank.report->last_seen >= step;
     return !has_come && !rank.report->is_closing;
   });
 }

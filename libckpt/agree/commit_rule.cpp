@@ -62,7 +62,7 @@ std::vector<format::StepId> given_up(const ClusterView& view, std::uint64_t time
       const auto& filling = rank.report->filling;
       // A rank that closes captures nothing more, and its daemon may be too new to know its steps.
       const bool went_past =
-          rank.report->is_closing || (rank.report->has_seen && rank.report->last_seen >= at.step);
+          rank.report->is_closing || (rank.report->last_seen && *rank.report->last_seen >= at.step);
       // A replica alone is not enough: only the own copy is sent on, so the step would never be
       // safe, and would hold Slots that newer steps need.
       const auto& shard = copies[rank.report->rank];

@@ -46,7 +46,7 @@ void Coordinator::adopt_go(const ClusterView& view, Time now) {
 void Coordinator::decide_beginning(const ClusterView& view, Time now) {
   adopt_go(view, now);
   has_trained_ = has_trained_ || std::ranges::any_of(ranks_of(view), [](const RankView& rank) {
-                   return rank.report != nullptr && rank.report->has_seen;
+                   return rank.report != nullptr && rank.report->last_seen;
                  });
   if (view.published) storage_asked_at_.reset();
   if (!view.published && !storage_asked_at_) storage_asked_at_ = now;

@@ -49,7 +49,7 @@ auto fields(Is<Damage> auto& it) {
 auto fields(Is<RankReport> auto& it) {
   return field_list(it.rank, it.session, enumerator(it.phase, StartPhase::idle, StartPhase::saves),
                     it.wanted, enumerator(it.source, SourceChoice::any, SourceChoice::storage),
-                    it.attempt, it.start_id, it.timeline, it.last_seen, it.has_seen, it.restored_ok,
+                    it.attempt, it.start_id, it.timeline, value_first(it.last_seen), it.restored_ok,
                     it.is_closing, it.filling, text(it.failure, text_bytes_max),
                     enumerator(it.failure_code, Errc{}, Errc::version_mismatch));
 }

@@ -48,10 +48,9 @@ struct RankReport {
   // ready, failed, running: the Start they speak of. asks, fresh: the last one this session
   // finished.
   std::uint64_t start_id = 0;
-  std::uint64_t timeline = 0;  // While running.
-  Step last_seen{};            // Newest step that was captured or skipped.
-  bool has_seen = false;
-  bool restored_ok = false;  // Training got on after the start `start_id`.
+  std::uint64_t timeline = 0;     // While running.
+  std::optional<Step> last_seen;  // Newest step that was captured or skipped.
+  bool restored_ok = false;       // Training got on after the start `start_id`.
   bool is_closing = false;
   std::vector<StepId> filling;  // Captures under way.
   std::string failure;          // For people: why `failed` or `refused`.

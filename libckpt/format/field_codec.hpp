@@ -49,6 +49,11 @@ class FieldWriter {
     out_.boolean(field.value.has_value());
     self().put(field.value.value_or(T{}));
   }
+  template <class T>
+  void put(const ValueFirst<const std::optional<T>>& field) {
+    self().put(field.value.value_or(T{}));
+    out_.boolean(field.value.has_value());
+  }
   template <HasFields Struct>
   void put(const Struct& it) {
     std::apply([this](const auto&... field) { (self().put(field), ...); }, fields(it));
@@ -103,12 +108,12 @@ class FieldReader {
   template <class T>
   void take(const Padded<std::optional<T>>& field) {
     const bool is_there = in_.boolean();
+    keep(field.value, taken<T>(), is_there);
+  }
+  template <class T>
+  void take(const ValueFirst<std::optional<T>>& field) {
     const T value = taken<T>();
-    if (is_there) {
-      field.value = value;
-    } else if (value != T{}) {
-      in_.fail_here("a value that is said to be none");
-    }
+    keep(field.value, value, in_.boolean());
   }
   template <HasFields Struct>
   void take(Struct& it) {
@@ -131,6 +136,14 @@ class FieldReader {
   template <HasFields Struct>
   void take_fields(Struct& it) {
     std::apply([this](auto&&... field) { (self().take(field), ...); }, fields(it));
+  }
+  template <class T>
+  void keep(std::optional<T>& field, const T& value, bool is_there) {
+    if (is_there) {
+      field = value;
+    } else if (value != T{}) {
+      in_.fail_here("a value although there is none");
+    }
   }
   template <class T>
   T taken() {

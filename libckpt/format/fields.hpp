@@ -65,6 +65,16 @@ Padded<Optional> padded(Optional& value) {
   return {value};
 }
 
+// The same, with the value before the mark that says whether there is one.
+template <class Optional>
+struct ValueFirst {
+  Optional& value;
+};
+template <class Optional>
+ValueFirst<Optional> value_first(Optional& value) {
+  return {value};
+}
+
 // Lists of fields that several records have.
 auto fields(Is<StepId> auto& it) {
   return field_list(it.timeline, it.step);
@@ -105,6 +115,8 @@ template <class Optional>
 struct EncodedBytes<Padded<Optional>> {
   static constexpr std::size_t min = 1 + encoded_bytes_min<typename Optional::value_type>;
 };
+template <class Optional>
+struct EncodedBytes<ValueFirst<Optional>> : EncodedBytes<Padded<Optional>> {};
 template <class T>
 struct EncodedBytes<std::vector<T>> {
   static constexpr std::size_t min = sizeof(std::uint32_t);

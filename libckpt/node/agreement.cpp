@@ -49,8 +49,7 @@ format::RankReport report_of_rank(const Rank& rank, const Session& session,
       session.phase == StartPhase::refused || session.phase == StartPhase::running;
   report.start_id = speaks_of_current ? session.current_start : session.finished_start;
   report.timeline = session.timeline;
-  report.has_seen = session.last_seen.has_value();
-  report.last_seen = session.last_seen.value_or(Step{});
+  report.last_seen = session.last_seen;
   report.restored_ok = session.restored_ok;
   report.is_closing = session.is_closing;
   report.failure = session.failure;

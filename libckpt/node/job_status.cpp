@@ -63,7 +63,8 @@ Step newest_step(const agree::ClusterView& view) {
   for (const format::NodeReport& node : view.reports) {
     for (const format::Holding& holding : node.holdings)
       newest = std::max(newest, holding.id.at.step);
-    for (const format::RankReport& rank : node.ranks) newest = std::max(newest, rank.last_seen);
+    for (const format::RankReport& rank : node.ranks)
+      newest = std::max(newest, rank.last_seen.value_or(Step{}));
   }
   return newest;
 }

@@ -106,8 +106,7 @@ TEST_CASE("skip: a rank that closes without a step loses it to all", "[unit][agr
   Scene scene(2);
   scene.train(1, 5);
   scene.hold(0, 1, 5, 0);
-  scene.rank(1).has_seen = false;
-  scene.rank(1).last_seen = Step{};
+  scene.rank(1).last_seen.reset();
   REQUIRE(agree::given_up(scene.view, 1, std::nullopt).empty());
   scene.rank(1).is_closing = true;
   REQUIRE(agree::given_up(scene.view, 1, std::nullopt).size() == 1);

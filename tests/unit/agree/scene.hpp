@@ -64,7 +64,6 @@ class Scene {
       for (format::RankReport& rank : report.ranks) {
         rank.phase = format::StartPhase::running;
         rank.timeline = timeline;
-        rank.has_seen = true;
         rank.last_seen = Step{step};
       }
     }

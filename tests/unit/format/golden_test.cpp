@@ -134,7 +134,6 @@ NodeReport golden_report() {
   rank.restored_ok = true;
   rank.timeline = 2;
   rank.last_seen = Step{901};
-  rank.has_seen = true;
   rank.filling = {{2, Step{902}}};
   rank.failure = "no peer";
   rank.failure_code = Errc::unavailable;

@@ -76,8 +76,7 @@ RankReport sample_rank_report(Random& random) {
   report.start_id = random.next();
   report.restored_ok = random.one_in(2);
   report.timeline = random.next();
-  report.last_seen = Step{random.next()};
-  report.has_seen = random.one_in(2);
+  if (random.one_in(2)) report.last_seen = Step{random.next()};
   report.is_closing = random.one_in(2);
   report.filling = sample_list(random, [&] { return sample_step_id(random); });
   report.failure = sample_text(random);
