@@ -8,6 +8,7 @@
 
 #include "agree/timelines.hpp"
 #include "base/assert.hpp"
+#include "base/change_checked.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 
@@ -171,7 +172,7 @@ Status Job::call(SessionId id, control::Call call) {
     else
       return carry_out(by, std::move(it));
   };
-  return std::visit(carry_out_here, call);
+  return change_checked(by.session, [&] { return std::visit(carry_out_here, call); });
 }
 
 void Job::check_invariants() const {

@@ -33,7 +33,6 @@ Result<Caller> Ranks::active(SessionId id, std::string_view what, const std::str
     return fail(Errc::unavailable, fmt::format("{}: fenced by a newer trainer of job {} rank {}",
                                                what, job, rank->rank));
   }
-  session->check_invariants();
   return Caller{*session, *rank};
 }
 

@@ -8,6 +8,7 @@
 
 #include "arena/arena_limits.hpp"
 #include "base/assert.hpp"
+#include "base/change_checked.hpp"
 #include "base/counted.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
@@ -95,7 +96,8 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
     if (!start.base) brought_.erase(rank.rank);
     sessions_.begin_training(rank, start);
   } else if (start.outcome.is_go()) {
-    session->finished_start = start.start_id;  // It asked again meanwhile: it missed this one.
+    // It asked again meanwhile: it missed this one.
+    change_checked(*session, [&] { session->finished_start = start.start_id; });
   } else if (session->slots_sent && !session->is_copying && rank.fenced.empty() &&
              (session->current_start != start.start_id || session->attempt != start.attempt)) {
     // No source helps: there is no place for its bytes.

@@ -12,6 +12,7 @@
 
 #include "arena/slot.hpp"
 #include "base/assert.hpp"
+#include "base/change_checked.hpp"
 #include "node/engine_options.hpp"
 #include "node/session_events.hpp"
 #include "node/slot_table.hpp"
@@ -66,40 +67,48 @@ struct Session {
   void answer(const format::Start& start, format::StartPhase how, const Status& brought) {
     CKPT_ASSERT(start.outcome.is_pending());
     CKPT_ASSERT((how == format::StartPhase::ready) == brought.has_value());
-    current_start = start.start_id;
-    attempt = start.attempt;
-    phase = how;
-    failure = brought ? "" : brought.error().message();
-    failure_code = brought ? Errc{} : brought.error().code();
+    change_checked(*this, [&] {
+      current_start = start.start_id;
+      attempt = start.attempt;
+      phase = how;
+      failure = brought ? "" : brought.error().message();
+      failure_code = brought ? Errc{} : brought.error().code();
+    });
   }
 
   // The Start goes: its trainer trains, in the timeline that begins. `durable`: at this moment.
   void begin(const format::Start& start, const std::optional<format::StepId>& durable) {
     CKPT_ASSERT(!is_fenced);
-    phase = format::StartPhase::running;
-    current_start = finished_start = start.start_id;
-    timeline = start.timeline;
-    durable_before = durable;
-    committed_sent.reset();
-    durable_sent.reset();
-    last_seen.reset();
-    flush_wanted.reset();  // Its step is no more.
-    next_capture_sent.reset();
-    restored_ok = false;
+    change_checked(*this, [&] {
+      phase = format::StartPhase::running;
+      current_start = finished_start = start.start_id;
+      timeline = start.timeline;
+      durable_before = durable;
+      committed_sent.reset();
+      durable_sent.reset();
+      last_seen.reset();
+      flush_wanted.reset();  // Its step is no more.
+      next_capture_sent.reset();
+      restored_ok = false;
+    });
   }
   // The Start failed, for all ranks.
   void miss(const format::Start& start) {
     CKPT_ASSERT(start.outcome.has_failed());
-    finished_start = start.start_id;
-    phase = format::StartPhase::idle;
-    if (trained_before) train_on();
+    change_checked(*this, [&] {
+      finished_start = start.start_id;
+      phase = format::StartPhase::idle;
+      if (trained_before) train_on();
+    });
   }
 
   // As it was when it goes on after a restart of the daemon, or after a restore that failed.
   void continue_as(const control::Continuation& continues) {
-    phase = format::StartPhase::running;
-    current_start = finished_start = continues.start_id;
-    timeline = continues.timeline;
+    change_checked(*this, [&] {
+      phase = format::StartPhase::running;
+      current_start = finished_start = continues.start_id;
+      timeline = continues.timeline;
+    });
   }
   bool is_asking_after_training() const {
     using enum format::StartPhase;
@@ -107,14 +116,16 @@ struct Session {
   }
   // To restore, to begin, or to begin anew; until the next Start, or until it goes on as before.
   void ask_to(format::StartPhase how, std::uint64_t new_asker) {
-    trained_before = phase == format::StartPhase::running || is_asking_after_training();
-    asker = new_asker;
-    phase = how;
-    attempt = 0;
-    current_start = 0;
-    copy_result.reset();
-    failure.clear();
-    failure_code = Errc{};
+    change_checked(*this, [&] {
+      trained_before = phase == format::StartPhase::running || is_asking_after_training();
+      asker = new_asker;
+      phase = how;
+      attempt = 0;
+      current_start = 0;
+      copy_result.reset();
+      failure.clear();
+      failure_code = Errc{};
+    });
   }
   // Nobody waits for the restore any more: its trainer goes on as before it asked.
   void withdraw(std::uint64_t new_asker) {
@@ -124,10 +135,12 @@ struct Session {
   }
   void train_on() {
     CKPT_ASSERT(trained_before);
-    phase = format::StartPhase::running;
-    current_start = finished_start;
-    copy_result.reset();
-    failure.clear();
+    change_checked(*this, [&] {
+      phase = format::StartPhase::running;
+      current_start = finished_start;
+      copy_result.reset();
+      failure.clear();
+    });
   }
 
   // Its captures.

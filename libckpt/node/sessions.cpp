@@ -6,6 +6,7 @@
 
 #include "agree/timelines.hpp"
 #include "base/assert.hpp"
+#include "base/change_checked.hpp"
 #include "base/counted.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
@@ -111,7 +112,7 @@ void Sessions::replace_session(Rank& rank, std::int64_t attaching_process) {
 void Sessions::fence(Rank& rank, std::unique_ptr<Session> older) {
   CKPT_ASSERT(older != nullptr);
   CKPT_ASSERT(!older->is_fenced);
-  older->is_fenced = true;
+  change_checked(*older, [&] { older->is_fenced = true; });
   captures_.abandon_fillings(rank, older->id);
   captures_.revoke_grants(rank);
   if (older->events == nullptr) return;  // Its process is gone already.
@@ -291,7 +292,7 @@ void Sessions::settle_closing(const Rank& rank, const std::function<std::string(
   // A capture that is neither committed nor given up may still become the newest committed step.
   const Settled settled = captures_.settled(rank);
   const bool is_settled = settled.is_filled && settled.is_committed;
-  session->is_closing = session->is_closing || is_settled;
+  change_checked(*session, [&] { session->is_closing = session->is_closing || is_settled; });
   std::optional<Status> closed;
   // A rank that never began has captured nothing that others would have to agree on.
   if (facts_.ended_at || session->phase != StartPhase::running) {
@@ -308,7 +309,7 @@ void Sessions::settle_closing(const Rank& rank, const std::function<std::string(
     closed = fail_close(rank, "not done in time: " + why + "; the daemon goes on with it");
   }
   if (!closed) return;
-  session->is_closed = true;
+  change_checked(*session, [&] { session->is_closed = true; });
   if (session->events != nullptr) session->events->tell(control::Closed{std::move(*closed)});
 }
 
@@ -329,7 +330,7 @@ void Sessions::detach(SessionId id) {
   log_info("job={} rank={} session={:x} is gone{}", facts_.shape.job, rank->rank,
            static_cast<std::uint64_t>(id), session->is_closing ? " after closing" : "");
   captures_.abandon_fillings(*rank, id);
-  session->events = nullptr;
+  change_checked(*session, [&] { session->events = nullptr; });
   if (session->is_fenced) {
     std::erase_if(rank->fenced, [&](const auto& fenced) { return fenced->id == id; });
   } else {
