@@ -25,7 +25,6 @@ namespace ckpt::agree {
 struct CoordinatorOptions {
   std::string node;
   std::uint64_t boot = 0;
-  std::uint32_t restores_without_progress_max = 3;
   Duration collect_grace = std::chrono::seconds(3);  // For nodes that may still come.
   Duration attempt_pause = std::chrono::milliseconds(250);
   // For the list of stored steps; then memory serves alone, if it has all known steps.

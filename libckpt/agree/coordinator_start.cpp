@@ -51,7 +51,7 @@ void Coordinator::decide_beginning(const ClusterView& view, Time now) {
   if (view.published) storage_asked_at_.reset();
   if (!view.published && !storage_asked_at_) storage_asked_at_ = now;
   StartState state{decree_.start, decree_.history, decree_.restore_counts,
-                   options_.restores_without_progress_max, is_storage_late(view, now)};
+                   is_storage_late(view, now)};
   const bool may_wait =
       !view.all_live && (!asked_since_ || now - *asked_since_ < options_.collect_grace);
   StartDecision decision = decide_start(view, state, may_wait, random_);
@@ -165,8 +165,7 @@ std::optional<format::StepId> Coordinator::newest_abandoned(const ClusterView& v
         });
     if (is_damaged) return;
     const bool is_new = is_fenced(decree_.history, at) && !is_fenced(before.history, at);
-    const bool is_bad =
-        is_suspect(decree_.restore_counts, options_.restores_without_progress_max, at);
+    const bool is_bad = is_suspect(decree_.restore_counts, at);
     if (is_new && !is_bad && (!newest || at > *newest)) newest = at;
   };
   for (const PublishedStep& step : view.published.value_or(std::vector<PublishedStep>{}))

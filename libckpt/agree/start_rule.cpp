@@ -144,8 +144,7 @@ StartDecision begin_restore(const ClusterView& view, const StartState& state, St
                             const std::vector<RankView>& ranks) {
   StartDecision decision;
   decision.needs_published = !view.published;
-  VoteRules rules{std::nullopt, state.history, state.restore_counts,
-                  state.restores_without_progress_max};
+  VoteRules rules{std::nullopt, state.history, state.restore_counts};
   const format::RankReport& wish = *ranks.front().report;  // The others must wish the same.
   rules.wanted = wish.wanted;
   const std::string conflict = wishes_differ(ranks);

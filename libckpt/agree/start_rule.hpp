@@ -28,7 +28,6 @@ struct StartState {
   format::SharedStart current;  // Newest known; from our own decrees or from reports.
   History history;
   std::vector<format::RestoreCount> restore_counts;
-  std::uint32_t restores_without_progress_max = 3;
   bool is_storage_late = false;  // It did not answer within the patience for it.
 };
 

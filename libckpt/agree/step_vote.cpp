@@ -63,7 +63,7 @@ const PublishedStep* newest_of_other_world(const ClusterView& view, const VoteRu
 }
 
 bool is_suspect(const VoteRules& rules, format::StepId at) {
-  return agree::is_suspect(rules.restore_counts, rules.restores_without_progress_max, at);
+  return agree::is_suspect(rules.restore_counts, at);
 }
 
 // Why `at` cannot be chosen; empty: it can.
@@ -86,7 +86,7 @@ std::string objection(const VoteRules& rules, format::StepId at, const Coverage&
     return fmt::format(
         "rejected: restored {} times, and training never got on (no step committed, no "
         "restored_ok, no close)",
-        rules.restores_without_progress_max);
+        restores_without_progress_max);
   }
   return {};
 }

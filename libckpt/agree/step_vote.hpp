@@ -38,7 +38,6 @@ struct VoteRules {
   std::optional<Step> wanted;  // Only this step number.
   History history;
   std::vector<format::RestoreCount> restore_counts;
-  std::uint32_t restores_without_progress_max = 3;
   bool is_memory_only = false;  // A step of which storage has to give a shard does not count.
 };
 

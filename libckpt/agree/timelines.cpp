@@ -44,10 +44,9 @@ std::vector<format::RestoreCount> fill_in(std::vector<format::RestoreCount> ours
   return ours;
 }
 
-bool is_suspect(const std::vector<format::RestoreCount>& counts, std::uint32_t times_max,
-                format::StepId at) {
+bool is_suspect(const std::vector<format::RestoreCount>& counts, format::StepId at) {
   return std::any_of(counts.begin(), counts.end(), [&](const format::RestoreCount& count) {
-    return count.at == at && count.times >= times_max;
+    return count.at == at && count.times >= restores_without_progress_max;
   });
 }
 

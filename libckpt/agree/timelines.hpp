@@ -30,9 +30,10 @@ std::vector<format::RestoreCount> merge(const std::vector<format::RestoreCount>&
 std::vector<format::RestoreCount> fill_in(std::vector<format::RestoreCount> ours,
                                           const std::vector<format::RestoreCount>& theirs);
 
-// It was restored `times_max` times, and training never got on from it.
-bool is_suspect(const std::vector<format::RestoreCount>& counts, std::uint32_t times_max,
-                format::StepId at);
+// A failure that struck twice after a step may be chance; after three restores the step is suspect.
+inline constexpr std::uint32_t restores_without_progress_max = 3;
+// It was restored that often, and training never got on from it.
+bool is_suspect(const std::vector<format::RestoreCount>& counts, format::StepId at);
 
 // Whether `at` lies on the way to `timeline`: a step of it, of its base up to there, and so on.
 bool leads_to(const History& history, format::StepId at, std::uint64_t timeline);

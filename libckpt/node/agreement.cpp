@@ -27,7 +27,6 @@ agree::CoordinatorOptions coordinator_options(const JobFacts& facts) {
   agree::CoordinatorOptions options;
   options.node = facts.node;
   options.boot = facts.boot;
-  options.restores_without_progress_max = context.options.restores_without_progress_max;
   options.flush_stalled_after = context.options.flush_stalled_after;
   return options;
 }

@@ -45,7 +45,6 @@ struct EngineOptions {
   Duration verify_every = std::chrono::minutes(10);         // All that lies in memory; 0: never.
   bool verify_stored = false;                               // And the newest files of our ranks.
   bool require_mount = false;  // No directory on the root file system: its own is not mounted.
-  std::uint32_t restores_without_progress_max = 3;  // Then the step is suspect.
   wire::MakeNonce make_nonce = wire::random_bytes;  // The simulator draws them from its seed.
 };
 

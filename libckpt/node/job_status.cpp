@@ -389,8 +389,7 @@ json Job::status() const {
   status["nodes"] = nodes_status(facts_, peers_);
   status["ranks"] = ranks_status(ranks_, restores_);
   status["slots"] = slots_status(slots_);
-  const agree::VoteRules rules{std::nullopt, history, facts_.restore_counts,
-                               facts_.context.options.restores_without_progress_max};
+  const agree::VoteRules rules{std::nullopt, history, facts_.restore_counts};
   status["steps"] = steps_of(seen, history, facts_.committed, durable);
   status["if_node_died"] = json::array();
   status["ranks_missing"] = json::array();
@@ -419,8 +418,7 @@ Status Job::carry_out(Caller by, control::AskStatus) {
 json Job::recover() const {
   const std::optional<StorageSeen> look = look_.just_seen();
   const agree::VoteRules rules{std::nullopt, look ? look->history : facts_.history,
-                               facts_.restore_counts,
-                               facts_.context.options.restores_without_progress_max};
+                               facts_.restore_counts};
   agree::Vote outcome = agree::vote(look ? view_with(*look) : agreement_.view(), rules);
   if (look && outcome.chosen) outcome.reason = joined(outcome.reason, look->trouble());
   json result;

@@ -62,8 +62,8 @@ TEST_CASE("timelines: the higher of two counts of a step counts, and our own goe
 TEST_CASE("timelines: a step is suspect from so many restores on, in its own timeline",
           "[unit][agree]") {
   const std::vector<format::RestoreCount> counts{{at(1, 5), 3}, {at(1, 6), 2}};
-  CHECK(agree::is_suspect(counts, 3, at(1, 5)));
-  CHECK_FALSE(agree::is_suspect(counts, 3, at(1, 6)));
-  CHECK_FALSE(agree::is_suspect(counts, 3, at(2, 5)));
-  CHECK_FALSE(agree::is_suspect({}, 3, at(1, 5)));
+  CHECK(agree::is_suspect(counts, at(1, 5)));
+  CHECK_FALSE(agree::is_suspect(counts, at(1, 6)));
+  CHECK_FALSE(agree::is_suspect(counts, at(2, 5)));
+  CHECK_FALSE(agree::is_suspect({}, at(1, 5)));
 }
