@@ -191,18 +191,6 @@ json nodes_status(const JobFacts& facts, const Peers& peers) {
   return list;
 }
 
-const char* to_string(RestoreSource source) {
-  switch (source) {
-    case RestoreSource::own_memory:
-      return "own_memory";
-    case RestoreSource::peer_memory:
-      return "peer_memory";
-    case RestoreSource::storage:
-      return "storage";
-  }
-  return "unknown";
-}
-
 json restored_status(const std::optional<Brought>& restored) {
   if (!restored) return nullptr;
   return {{"timeline", restored->at.timeline},

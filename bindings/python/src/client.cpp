@@ -62,18 +62,6 @@ const char* name_of(RestoreProgress::Phase phase) {
   return "unknown";
 }
 
-const char* name_of(RestoreSource source) {
-  switch (source) {
-    case RestoreSource::own_memory:
-      return "own_memory";
-    case RestoreSource::peer_memory:
-      return "peer_memory";
-    case RestoreSource::storage:
-      return "storage";
-  }
-  return "unknown";
-}
-
 // The blob that names the items of a step's tensors (_registration.STRUCTURE).
 constexpr const char* structure_blob = "libckpt.items";
 
@@ -323,7 +311,7 @@ nb::dict Client::answer_of(const Result<Restored>& restored, nb::object raised) 
   nb::dict answer;
   answer["step"] = number(restored->step);
   answer["timeline"] = restored->timeline;
-  answer["source"] = name_of(restored->source);
+  answer["source"] = to_string(restored->source);
   answer["source_name"] = restored->source_name;
   answer["world_size"] = restored->saved_by;
   answer["reason"] = restored->reason;

@@ -21,6 +21,17 @@ enum class SaveOutcome {
 };
 
 enum class RestoreSource : std::uint8_t { own_memory, peer_memory, storage };
+constexpr const char* to_string(RestoreSource source) {
+  switch (source) {
+    case RestoreSource::own_memory:
+      return "own_memory";
+    case RestoreSource::peer_memory:
+      return "peer_memory";
+    case RestoreSource::storage:
+      return "storage";
+  }
+  return "unknown";
+}
 // SourceChoice: where a restore may take the step from; by default wherever it is nearest.
 enum class SourceChoice : std::uint8_t { any, memory, storage };
 
