@@ -60,7 +60,7 @@ class Training:
 
 
 def shares_of(counts):
-    """Of each step but the first, the bytes by all bytes."""
+    """The share of all bytes that each step but the first worked on."""
     steps = [(a - c, b - d) for (a, b), (c, d) in zip(counts[1:], counts, strict=False)]
     return [worked / (worked + spared) for worked, spared in steps]
 

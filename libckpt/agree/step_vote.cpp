@@ -115,7 +115,7 @@ std::optional<Unreadable> newest_unreadable(const Vote& vote, const ClusterView&
     const bool is_newer = !vote.chosen || candidate.at > *vote.chosen;
     if (candidate.is_unreadable && is_newer) look_at(candidate.at.step, candidate.verdict);
   }
-  // The timeline of these is not known. Of steps in memory, nodes know what was stored after them.
+  // The timeline of these is not known. Nodes know what was stored after a step in memory.
   const bool is_in_memory = vote.chosen && !vote.from_storage;
   for (const UnreadableStep& unreadable : view.unreadable_steps) {
     const bool was_stored = std::ranges::any_of(view.reports, [&](const format::NodeReport& node) {

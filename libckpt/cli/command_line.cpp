@@ -222,8 +222,8 @@ void add_export(CLI::App& app, Commands& commands, Arguments& arguments) {
   add_runtime_dir(command, arguments);
   command->footer(
       "Puts the pieces of all ranks together, and verifies every chunk that it reads. Types stay\n"
-      "as they are. A tensor that does not lie in row-major order is written in that order. Of a\n"
-      "directory it takes the newest whole checkpoint, and exits with 1 if a newer one is "
+      "as they are. A tensor that does not lie in row-major order is written in that order. A\n"
+      "directory stands for its newest whole checkpoint; the exit is 1 if a newer one is "
       "damaged;\n"
       "\"DIR, OTHER\" names both places of a run, whose damaged copies of a step are put "
       "together.\n"
@@ -233,7 +233,7 @@ void add_export(CLI::App& app, Commands& commands, Arguments& arguments) {
       "Training\n"
       "goes on, and takes the memory of an older step when it needs it: then the command fails,\n"
       "and leaves nothing.\n\n"
-      "Of tied tensors one name is written, and the metadata has the other, as\n"
+      "Tied tensors are written under one name, and the metadata has the other, as\n"
       "safetensors.torch.save_model does; with --format torch and dcp both are there and share\n"
       "their bytes.\n"
       "Whole tensors that several ranks have under one name must have the same bytes, or --rank\n"

@@ -181,7 +181,7 @@ Status check_not_inside(Workplace& workplace, const StoredStep& step, const Copy
   return {};
 }
 
-// In a Slot each file takes whole pages. Of packed ones only the Slot is known, which is larger.
+// Each file takes whole pages of a Slot. For packed ones only the Slot is known, which is larger.
 std::uint64_t bytes_of(const StoredStep& step) {
   std::uint64_t bytes = 0;
   if (step.memory) {

@@ -39,10 +39,10 @@ namespace {
 
 struct Plan {
   format::RunId run;
-  storage::RetentionRule rule;            // With what the job itself keeps.
+  storage::RetentionRule rule;            // It joins what the job itself keeps.
   bool is_recorded = false;               // Whether the job has said what it keeps.
-  format::Timelines timelines;            // By which the choice was made.
-  std::vector<storage::Checkpoint> kept;  // That a restore may take, the newest first.
+  format::Timelines timelines;            // The choice was made by these.
+  std::vector<storage::Checkpoint> kept;  // A restore may take these; the newest first.
   std::vector<storage::Checkpoint> superfluous;
   std::vector<storage::LeftAttempt> left;
   std::size_t recent = 0;  // Attempts that may not be over.

@@ -15,7 +15,7 @@ namespace {
 
 // Group: tensors that lie side by side in the file, in the order in which they were given.
 struct Group {
-  std::size_t element_bytes = 0;  // Of those that are no whole pages; these have 0.
+  std::size_t element_bytes = 0;  // 0 for tensors of whole pages.
   bool changes = false;
   auto operator<=>(const Group&) const = default;
 };

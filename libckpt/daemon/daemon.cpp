@@ -359,7 +359,7 @@ Task<std::string> Daemon::stop(Duration deadline, bool flush) {
   if (!result_) {
     CKPT_CO_CHECK(co_await prepare_end("`ckpt stop`", deadline, flush));
   }
-  co_return held_;  // With what was lost, if the flush did not bring all to storage.
+  co_return held_;  // It counts what was lost, if the flush did not store all.
 }
 
 std::string Daemon::status_json() const {

@@ -44,7 +44,7 @@ struct RankReport {
   StartPhase phase = StartPhase::idle;
   std::optional<Step> wanted;  // restore(step); else the newest.
   SourceChoice source = SourceChoice::any;
-  std::uint64_t attempt = 0;  // That `ready` and `failed` speak of.
+  std::uint64_t attempt = 0;  // `ready` and `failed` speak of it.
   // ready, failed, running: the Start they speak of. asks, fresh: the last one this session
   // finished.
   std::uint64_t start_id = 0;

@@ -15,7 +15,7 @@ namespace ckpt::gather {
 inline constexpr std::size_t coverage_pieces_max = 200'000;
 
 struct Missing {
-  std::size_t tensors = 0;   // That are not whole.
+  std::size_t tensors = 0;   // Those with a gap.
   std::string tensor;        // The first of them in the list,
   std::string what;          // and its first elements that nobody has: "w[512:1024, :]".
   bool is_left_out = false;  // There are too many pieces: nothing was looked at.

@@ -74,7 +74,7 @@ class FoundPieces {
   };
   // By name, as shards have it.
   struct Name {
-    std::string_view tensor;  // That it is a part of.
+    std::string_view tensor;  // The whole of which it is a part.
     SeenForms pieces;
     SeenForms wholes;
     SeenForms own_whole;

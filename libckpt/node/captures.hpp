@@ -82,7 +82,7 @@ class Captures {
   SlotTable& slots_;
   std::uint32_t slot_count_ = 2;
   bool is_flush_idle_ = false;
-  std::set<std::uint32_t> ranks_before_;  // That had Slots here when the number of ranks changed.
+  std::set<std::uint32_t> ranks_before_;  // They had Slots here when the world changed.
 };
 
 }  // namespace ckpt::node

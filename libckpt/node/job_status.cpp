@@ -284,7 +284,7 @@ std::string joined(const std::string& first, const std::string& second) {
 std::string Job::waiting() const {
   if (agreement_.is_announcing())
     return "the record of timelines is written in " + facts_.directory;
-  // That a node does not answer may be why a start waits; the coordinator cannot know it of others.
+  // A start may wait because a node does not answer us; the coordinator cannot know that of others.
   return facts_.decree.waiting.empty() ? std::string()
                                        : joined(facts_.decree.waiting, peers_.trouble());
 }

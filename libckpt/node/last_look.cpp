@@ -26,8 +26,8 @@ void LastLook::update(bool is_end) {
     is_asked_ = false;
   }
   if (!is_end || !is_stored) {
-    // Training goes on, and may last: the next end asks again. That a step is gone is not
-    // forgotten, since a flush of it follows.
+    // Training goes on, and may last: the next end asks again. A step that is gone is
+    // not forgotten, since a flush of it follows.
     if (state_ != gone) state_ = unasked;
     is_asked_ = false;
     return;

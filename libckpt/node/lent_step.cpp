@@ -108,7 +108,7 @@ bool LentStep::give_way() {
   bool has_given = false;
   for (auto it = leases_.begin(); it != leases_.end();) {
     const Slot& lent = it->second->slot();
-    std::uint32_t others = 0;  // That captures can use: a flush may hold one as well.
+    std::uint32_t others = 0;  // Captures can use them: a flush may hold one as well.
     const auto own = slots_.all_own().find(it->first);
     if (own != slots_.all_own().end()) {
       for (const OwnSlot& each : own->second.slots)

@@ -30,8 +30,8 @@ struct Session {
 
   // How it begins (format/agreement.hpp, StartPhase).
   format::StartPhase phase = format::StartPhase::idle;
-  // Under which it takes part in a Start. It changes when the trainer asks anew or asks no more, so
-  // that a Start of what it asked before is over for it and for the others.
+  // It takes part in a Start under this number, which changes when the trainer asks anew or asks no
+  // more. So a Start of what it asked before is over for it and for the others.
   std::uint64_t asker = 0;
   std::uint64_t ask = 0;        // The trainer's own number of what it asked last, for the answers.
   bool trained_before = false;  // It goes on as it was when the restore it asks for fails.

@@ -36,8 +36,8 @@ class StepPace {
   // After so many steps beside the work it is judged: soon, when they are slower.
   static constexpr std::size_t slower_after = 4, same_after = 8, undecided_after = 32;
 
-  // Slower: more than is tolerated, and than chance could explain. None: neither, or it cannot be
-  // told from how the times vary by themselves, whatever is measured.
+  // Slower: more than is tolerated, and than chance could explain. None: neither, or the times vary
+  // so much by themselves that no measurement could show it.
   enum class Effect : std::uint8_t { unknown, none, slower };
 
   void measured_alone(const MeasuredStep& step);
@@ -45,7 +45,7 @@ class StepPace {
   // From the steps since begin_again() without the first, in which the change took hold.
   Effect effect() const;
   double ratio() const;  // Steps beside the work to those alone; 1 while there are none.
-  std::uint64_t bytes_per_second() const;  // That were moved beside those steps, on average.
+  std::uint64_t bytes_per_second() const;  // Moved beside those steps, on average.
   void begin_again();
 
   bool is_empty() const { return ratios_.empty(); }  // No step since begin_again().
@@ -58,8 +58,8 @@ class StepPace {
 
   std::array<std::deque<MeasuredStep>, 2> alone_;  // The second: during a capture.
   std::vector<double> ratios_;
-  double deviation_ = 0;         // That of single times alone, relative to their median.
-  std::size_t alone_count_ = 0;  // That those of `ratios_` were compared with, at least.
+  double deviation_ = 0;         // The largest of single times, by their median.
+  std::size_t alone_count_ = 0;  // The fewest that one of `ratios_` was compared with.
   double bytes_per_second_sum_ = 0;
   bool is_first_ = true;
 };

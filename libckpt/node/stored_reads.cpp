@@ -118,7 +118,7 @@ Task<Record> StoredReads::record_of(format::ShardId id, Digest digest) {
       log_warning("job={} step={} rank={} is read from {}: {}", facts_.shape.job,
                   number(id.at.step), id.rank, places_[place].directory(), first->message());
     if (record) co_return record;
-    // That it was not there explains less than why it could not be read.
+    // A file that is not there explains less than one that could not be read.
     if (!first || first->code() == Errc::not_found) first.emplace(record.error());
   }
   if (!first) first.emplace(Errc::not_found, "no place has a good copy of it");

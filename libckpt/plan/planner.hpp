@@ -1,8 +1,8 @@
 // Planner: which bytes of which holder go where, so that a reader gets the regions it wants.
 //
 // A pure function of the pieces, the wants and the standing of the holders. Each wanted element is
-// read from one holder, or is named as a gap. Of holders of the same region it takes those of the
-// lowest tier (own memory before a peer's, memory before storage), and among these the one that
+// read from one holder, or is named as a gap. Where several hold one region it takes those of
+// the lowest tier (own memory before a peer's, memory before storage), and among these the one that
 // gives the fewest bytes so far. It does not rely on pieces that fit together: they may overlap.
 #pragma once
 

@@ -19,7 +19,7 @@ struct Checkpoint {
   std::uint64_t bytes = 0;                 // All its files but the manifest.
   std::vector<Digest> digests;             // The records', by rank.
   std::uint64_t created_unix_seconds = 0;  // By its writer's clock; for people.
-  format::Metrics metrics;                 // That the trainer gave with the save.
+  format::Metrics metrics;                 // The trainer gave them with the save.
   bool is_abandoned = false;               // By a restore to an older step; see run_catalog.hpp.
 };
 

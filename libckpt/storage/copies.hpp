@@ -77,7 +77,7 @@ struct ComparedCopies {
 
 // CopiesDiffer: the newest save to storage in which copies were not the same.
 struct CopiesDiffer {
-  std::uint64_t saves = 0;  // That this node published with such a difference. 0: none.
+  std::uint64_t saves = 0;  // This node published so many with such a difference.
   format::StepId at;
   std::size_t tensors = 0;
   CopyDifference first;          // In the order of names.

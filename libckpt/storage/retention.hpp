@@ -21,7 +21,7 @@
 namespace ckpt::storage {
 
 // BestRule: the best checkpoints by one of their metrics. A step without it is none of them, nor
-// one that a restore abandoned. Of equal ones the newer is better.
+// one that a restore abandoned. The newer of two equal ones is better.
 struct BestRule {
   std::uint32_t count = 0;
   std::string metric;

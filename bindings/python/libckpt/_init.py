@@ -10,7 +10,7 @@ from libckpt import _native, errors
 from libckpt.core import _frameworks, _settings
 from libckpt.session import Session
 
-COUNTS = ("max_ckpt_num", "keep", "rank", "world_size")  # That the package itself works with.
+COUNTS = ("max_ckpt_num", "keep", "rank", "world_size")  # The package itself works with these.
 FLAGS = ("raise_on_error", "allow_pickle", "debug")  # The package's own.
 
 

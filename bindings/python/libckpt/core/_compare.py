@@ -49,7 +49,7 @@ def check(step, found, there, may_lack):
 
 
 def grouped(found):
-    """By what a warning says of them, the tensors of a restore that was not strict."""
+    """The tensors that a restore which was not strict left out, by the words of its warning."""
     mismatched = [f'"{name}" is {forms}' for name, forms in found.mismatched.items()]
     all_of_them = {
         "of this trainer are not in the step, and stay as they are": found.missing,

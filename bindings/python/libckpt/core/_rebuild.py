@@ -62,7 +62,7 @@ class Rebuilder:
             ) from error
 
 
-# By what items.Flattener calls it, what gives a node's value.
+# The functions that rebuild a node's value, by the kind that _items.Flattener gave the node.
 _REBUILD = {
     "t": lambda self, name: self.tensors[name],
     "a": Rebuilder.archive,

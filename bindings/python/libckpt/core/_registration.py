@@ -23,7 +23,7 @@ class Registration:
         self.mutations = _mutations.Mutations(self.client, is_debugged)
         self._left_for_later = ()  # Registered tensors: name, address, whether in a member.
         self._twins = _mutations.Twins()
-        self._stream = None  # That the newest save was ordered by; None: no GPU.
+        self._stream = None  # The newest save was ordered by it; None: no GPU.
         self._captured = []  # The GPUs of the newest capture.
         self.asked = None  # The step that the library was asked to save last.
         self._process = os.getpid()

@@ -25,7 +25,7 @@ from libckpt.ticket import said
 
 LISTEN_SECONDS = 2.0  # A daemon that has opened the job listens in milliseconds.
 LOOK_EVERY = 0.02
-SOON_SECONDS = 10.0  # For what the other end does at once: the default of `open_deadline`.
+SOON_SECONDS = 10.0  # The other end acts at once: the default of `open_deadline`.
 
 
 class Deadline:

@@ -42,7 +42,7 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
     dir: where libckpt keeps checkpoints of its own, which any number of ranks restores when memory
         is lost; none: memory only. It is not the folder of save_checkpoint.
     client_state: a dictionary, or a function that returns one: what load_checkpoint returns when it
-        takes a step from memory. Of plain data and tensors.
+        takes a step from memory. It consists of plain data and tensors.
     metrics: a function that returns numbers by name, as the loss. It is called for each step that
         is captured; `keep_best` goes by those of rank 0.
     options: those of `libckpt.init`, such as save_mem_interval.

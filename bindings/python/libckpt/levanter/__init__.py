@@ -73,7 +73,7 @@ class Checkpointer:
             self._base, self._temporary_base, keep_last_temporary_checkpoints,
             delete_old_temp_checkpoints, jax.process_index(), jax.process_count(),
         )  # fmt: skip
-        self._step = 0  # That memory was given last.
+        self._step = 0  # Memory was given this one last.
         self._has_failed = False
 
     def _opened_saver(self, *arguments):

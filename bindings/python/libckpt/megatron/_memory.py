@@ -106,8 +106,8 @@ class Memory:
     def restore(self, model, optimizer, scheduler, oldest=None, source=None):
         """Fills model, optimizer and scheduler from the newest step. Returns what progress it had,
         and the Restored of the plain data, which comes first: it brings the shard to this node, so
-        that it alone has seen from where. None: there is no step. Of one before `oldest` nothing is
-        filled, since Megatron adds its own to what a scheduler has. All ranks call it."""
+        that it alone has seen from where. None: there is no step. A step before `oldest` fills
+        nothing, since Megatron adds its own to what a scheduler has. All ranks call it."""
         pieces = self._pieces_on_all_ranks(model, optimizer)
         made = []
         if pieces is None:

@@ -20,7 +20,7 @@ class Owned:
     """An optimizer's state for one parameter of the model."""
 
     parameter: torch.Tensor
-    main: torch.Tensor  # That the inner optimizer updates: a stretch of it, or a copy in fp32.
+    main: torch.Tensor  # The inner optimizer updates it: a stretch of it, or a copy in fp32.
     inner: torch.optim.Optimizer
     begin: int  # The first element of the parameter that it is for.
     is_divided: bool  # Among the data parallel ranks; else all of them have the same.

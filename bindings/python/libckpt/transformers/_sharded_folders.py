@@ -1,7 +1,7 @@
 """Sharded folders: `checkpoint-N` folders with files of all ranks.
 
 The Trainer's own `_save_checkpoint` runs as it is on every rank, into the rank's folder of a file
-set. What DeepSpeed would write, and whole weights, are kept out of it: they are captured in memory.
+set. DeepSpeed's own files, and whole weights, are kept out of it: they are captured in memory.
 FSDP's saves are written by torch.distributed.checkpoint at once. One rename brings the files of
 all ranks, once they are on storage.
 """

@@ -14,7 +14,7 @@ from libckpt.core.files import _disk, _publish_queue
 logger = logging.getLogger("libckpt")
 
 OTHERS_DEADLINE = 10.0  # For sets before one that is there already.
-CAPTURED_DEADLINE = 1.0  # For what takes a millisecond.
+CAPTURED_DEADLINE = 1.0  # It takes a millisecond.
 MARK = "set"  # The item that says which set a step is of.
 
 

@@ -26,7 +26,7 @@ logger = logging.getLogger("libckpt")
 BYTES = 1 << 30  # A broadcast must end in time; the library takes no more.
 PARTS = 1024  # Likewise.
 SECONDS = 20.0  # To join, and for one broadcast: a GiB at 54 MB/s.
-PATIENCE = 5.0  # For what is aborted then.
+PATIENCE = 5.0  # An aborted call has this long to end.
 
 
 def hand_round(ranks, by_source):
@@ -161,7 +161,7 @@ def gpu_of(part):
 
 
 def stream_of(gpu):
-    """On which the caller's work with the tensors is queued."""
+    """The stream on which the caller's work with the tensors is queued."""
     return torch.cuda.current_stream(gpu).cuda_stream
 
 
