@@ -41,7 +41,7 @@ is_done=""
 finish() {
   local status=$? left
   trap - EXIT
-  { left=$(nodes_close); wait; } 2>/dev/null  # The shell would tell of each process that it killed.
+  { left=$(nodes_close); wait; } 2>/dev/null  # The shell would report each process that was killed.
   if [ -n "$left" ]; then
     echo "FAILED: left behind: $left" >&2
     status=1

@@ -112,7 +112,7 @@ kill_and_wait() {  # kill_and_wait SIGNAL PID...: at most ten seconds
       fi
       sleep 0.05
     done
-  } 2>/dev/null  # The shell would tell of each.
+  } 2>/dev/null  # The shell would report each.
   return 1
 }
 

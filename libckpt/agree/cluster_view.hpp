@@ -46,8 +46,8 @@ struct ClusterView {
   std::string unreadable;              // Why storage cannot be read; empty: it can.
   std::string history_lost;            // Why abandoned steps are not known; empty: they are.
   bool is_history_unreadable = false;  // Then: it is there, and may be good. Nothing replaces it.
-  std::string overtaken;  // The daemon that steps in memory were given up for; or empty.
-  std::vector<std::string> expected;  // Live nodes, and those that may still come.
+  std::string overtaken;               // Why steps in memory were given up; empty: none were.
+  std::vector<std::string> expected;   // Live nodes, and those that may still come.
   // Live nodes that have not reported to this coordinator yet: their holdings are not known.
   std::vector<std::string> unreported;
   bool all_live = false;  // Every node of the list has reported.

@@ -133,8 +133,8 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
       "as it is, and named. A compressed file comes whole from the other copy. Manifests are not\n"
       "repaired: move the step's directory away (mv, or your bucket's own tool), then `ckpt cp`\n"
       "brings back a whole one.\n"
-      "A good step that a restore to an older one has abandoned is said to be that: the job does\n"
-      "not take it any more, and the next deletion takes it first. `ckpt cp STEP ELSEWHERE`\n"
+      "A good step that a restore to an older one has abandoned is reported as such: the job\n"
+      "does not take it any more, and the next deletion takes it first. `ckpt cp STEP ELSEWHERE`\n"
       "keeps it, and the copy is loaded by its path.\n\n"
       "Examples:\n  ckpt verify /ckpt/gpt2/step-000000900\n  ckpt verify --newest /ckpt/gpt2\n"
       "  ckpt verify --repair /ckpt/gpt2 --from s3://archive/gpt2");

@@ -145,7 +145,7 @@ DetachedTask tell_when_slow(Clock& clock, Duration deadline, std::weak_ptr<void>
   if (!slept || waits.expired()) co_return;
   fmt::print(stderr,
              "The daemon still flushes steps that only memory has, for {} s at most. `ckpt status` "
-             "tells how far it is, `ckpt stop --no-flush` ends it without.\n",
+             "shows how far it is, `ckpt stop --no-flush` ends it without.\n",
              std::chrono::duration_cast<std::chrono::seconds>(deadline).count());
 }
 

@@ -31,7 +31,8 @@ Json checkpoint_json(const storage::Checkpoint& checkpoint) {
           {"abandoned", checkpoint.is_abandoned}};
 }
 
-// As a directory of a job has them. Its name is then said once: it may be as long as a line.
+// As a directory of a job has them. The name of the job is then printed once: it may be as long as
+// a line.
 bool is_of_one_job(const storage::Catalog& catalog) {
   const auto& all = catalog.checkpoints;
   return !all.empty() && std::ranges::all_of(all, [&](const storage::Checkpoint& each) {

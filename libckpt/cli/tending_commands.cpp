@@ -13,7 +13,7 @@ namespace ckpt::cli {
 
 namespace {
 
-// The checks are those of a trainer's options, told in the words of the command line.
+// The checks are those of a trainer's options, worded as the command line has them.
 Result<storage::RetentionRule> rule_of(const GcArguments& given) {
   Options words = given.words;
   words.job = "gc";

@@ -62,8 +62,8 @@ class CudaQueue {
   // Queues a short gap between two batches, in which the copy engine serves other streams. A kind
   // of gap that the driver does not have gives way to the usual one.
   Status queue_gap();
-  // The same with another kind. Virtual machines lack some, and nothing but the call tells which:
-  // CUDA_ERROR_NOT_SUPPORTED.
+  // The same with another kind. Virtual machines lack some, and only the call shows which: it
+  // returns CUDA_ERROR_NOT_SUPPORTED.
   CUresult try_gap(GpuGap gap);
   GpuGap gap() const { return gap_; }
   void set_gap(GpuGap gap) { gap_ = gap; }  // Before the first run.

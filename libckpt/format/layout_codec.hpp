@@ -29,7 +29,7 @@ auto fields(Is<Layout> auto& it) {
 
 void write(Writer& writer, const Layout& layout);
 
-// Validated; on failure the Reader tells it and an empty Layout is returned.
+// Validated. After a failure the Reader has the error, and an empty Layout is returned.
 Layout read_layout(Reader& reader);
 
 }  // namespace format

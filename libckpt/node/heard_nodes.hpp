@@ -22,8 +22,9 @@ class HeardNodes {
   void report_received(format::NodeReport report);
   // Kept: its node may turn out to be the coordinator later.
   void decree_received(format::Decree decree);
-  // The number of the report that the node states to us; 0: none. `boot` tells its process from
-  // one that ran before. The number may come before the report, whose Start is fetched first.
+  // The number of the report that the node states to us; 0: none. `boot` is of its process,
+  // not of one that ran before. The number may come before the report, whose Start is fetched
+  // first.
   void stated(const std::string& node, std::uint64_t boot, std::uint64_t number);
 
   // The report that `node` states to us, if it speaks of the same run, list of nodes and members as
@@ -32,7 +33,7 @@ class HeardNodes {
                                       const Digest& members) const;
   const format::Decree* decree_of(const std::string& node, const agree::JobShape& shape,
                                   const Digest& members) const;
-  // It said so, or has another run of the job by now.
+  // Its newest report says so, or it has another run of the job by now.
   bool has_ended(const std::string& node, const format::RunId& run) const;
   // Names the live nodes that were given another job than we were; empty: none.
   std::string at_odds(const agree::JobShape& shape, const Digest& members, const std::string& self,

@@ -118,7 +118,7 @@ void IncomingCopies::memory_freed() {
   for (auto entry = receiving_.begin(); entry != receiving_.end();) {
     Receiving& receiving = entry->second;
     receiving.is_freed = true;
-    // While its connection still writes, the Slot stays; abandoned() or sealed() will tell.
+    // While its connection still writes, the Slot stays; abandoned() or sealed() frees it.
     const bool is_over = receiving.slot && receiving.hold.expired();
     if (is_over) receiving.slot->abandon();
     entry = is_over ? receiving_.erase(entry) : std::next(entry);

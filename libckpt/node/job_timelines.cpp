@@ -99,10 +99,10 @@ std::string JobStorage::trouble(Time now) const {
   const auto add = [&](const std::string& more) {
     if (!more.empty()) known += (known.empty() ? "" : "; ") + more;
   };
-  std::set<std::string> told;  // Two places on one server say the same of it.
+  std::set<std::string> named;  // Two places on one server have the same trouble.
   for (const StoredPlace& place : places_) {
     for (const std::string& trouble : place.troubles(now))
-      if (told.insert(trouble).second) add(trouble);
+      if (named.insert(trouble).second) add(trouble);
   }
   if (!aside_since_ || now - *aside_since_ < aside_long) return known;
   return fmt::format("storage has not answered a write of timelines for {} s",

@@ -112,7 +112,7 @@ asio::awaitable<void> PeerLines::talk(std::shared_ptr<wire::Connection> connecti
   end(line);
 }
 
-// False: nothing of the kind is said on a line, or by this node.
+// False: a line takes no such message, or none from this node.
 bool PeerLines::hear(Line& line, wire::Message message) {
   const auto found = peers_.find(line.node);
   if (found == peers_.end()) return false;

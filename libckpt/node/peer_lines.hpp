@@ -42,7 +42,7 @@ constexpr Duration spread_per_node = std::chrono::milliseconds(2);
 
 using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
 
-// Statement: the whole state that this node tells others; a newer one takes its place.
+// Statement: the whole state that this node sends others; a newer one takes its place.
 struct Statement {
   wire::FrameKind kind = wire::FrameKind::report;  // Or decree.
   std::uint64_t number = 0;                        // 0: nothing is stated.

@@ -124,7 +124,8 @@ void Sessions::fence(Rank& rank, std::unique_ptr<Session> older) {
   rank.fenced.push_back(std::move(older));
 }
 
-// Nodes that may not speak to one another cannot agree on a step: said at once, not by a deadline.
+// Nodes that may not speak to one another cannot agree on a step. They report it at once, not at a
+// deadline.
 bool Sessions::refuse_without_peers(Session& session, const char* what) {
   if (facts_.shape.nodes.size() == 1 || !facts_.secret.empty() || session.events == nullptr)
     return false;

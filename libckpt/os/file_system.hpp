@@ -33,7 +33,7 @@ struct FileStatus {
   std::int64_t modified_ns = 0;  // Since 1970, by the clock of the file system.
   std::int64_t changed_ns = 0;   // The same clock; no program can set it back.
   // For a directory: the mount that it is seen through, a new one at each mounting. 0: the
-  // system does not tell (before Linux 5.8).
+  // system does not report it (before Linux 5.8).
   std::uint64_t mount = 0;
   bool operator==(const FileStatus&) const = default;
 };

@@ -50,7 +50,7 @@ class Ranks:
         self._store, self._prefix, self._group = store, prefix, group
         self.can_talk = world_size == 1 or store is not None
         self.origin = None  # In words, who says rank and world size; None: the program.
-        self._turns = {}  # By word: how often it was said.
+        self._turns = {}  # By word: how often it was sent.
 
     def explained(self, error):
         """The same error, with where the rank comes from if others are not there. Variables that a

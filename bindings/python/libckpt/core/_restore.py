@@ -158,7 +158,7 @@ class Targets:
         return all(other in stored and self.tied.get(other, other) == source for other in alike)
 
     def _in_place_for(self, name):
-        """None, too, where only the structure can tell which tensor it is: it is copied later."""
+        """None, too, where only the structure shows which tensor it is: it is copied later."""
         return None if _wanted(name) in self._shared else self._in_place.get(name)
 
     def _compare(self, step, there, of_a_share=False):

@@ -85,7 +85,7 @@ def load_checkpoint(
     what Megatron's own function of this version returns. All ranks call it.
 
     concat: for EasyCkpt's users, who say with it that the number of data parallel ranks has
-    changed. It need not be said here: another number is noticed.
+    changed. It need not be given: another number is noticed.
     source: from "memory" alone, or from "storage": the folders, and `dir`.
     """
     del concat

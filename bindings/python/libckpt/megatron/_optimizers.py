@@ -200,5 +200,5 @@ def _give_settings(part, settings):
 
 
 def _identity(group, among=IDENTITY):
-    """As Megatron tells one group from the other; NeMo has "pre_" before two of the names."""
+    """The key by which Megatron knows a group; NeMo has "pre_" before two of the names."""
     return tuple(str(group.get(key, group.get(f"pre_{key}"))) for key in among)

@@ -159,7 +159,7 @@ class PublishQueue:
                 publish.given_up()
                 return True
             logger.error(
-                "libckpt: %s is not published: %s (`ckpt status` and the daemon's log tell what "
+                "libckpt: %s is not published: %s (`ckpt status` and the daemon's log show what "
                 "keeps it from storage)",
                 publish.paths[0],
                 _full.advised(error, self._advice),
