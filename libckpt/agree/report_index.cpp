@@ -22,28 +22,29 @@ ReportIndex::ReportIndex(const JobShape& shape) : world_size_(shape.world_size) 
   for (const Node& node : shape.nodes) {
     const std::string& label = node.failure_domain.empty() ? node.name : node.failure_domain;
     const std::size_t domain = domains.try_emplace(label, domains.size()).first->second;
-    places_[node.name] = {places_.size(), domain};
+    positions_[node.name] = {positions_.size(), domain};
   }
 }
 
-ReportIndex::Place ReportIndex::place_of(const std::string& node) const {
-  const auto place = places_.find(node);
+ReportIndex::Position ReportIndex::position_of(const std::string& node) const {
+  const auto position = positions_.find(node);
   // A node that is not in the list is a domain of its own, behind all others.
-  return place != places_.end() ? place->second : Place{places_.size(), places_.size()};
+  return position != positions_.end() ? position->second
+                                      : Position{positions_.size(), positions_.size()};
 }
 
 void ReportIndex::add(const format::NodeReport& report) {
-  const Place place = place_of(report.node);
+  const Position position = position_of(report.node);
   for (const format::Holding& holding : report.holdings) {
     if (!is_plausible(holding)) continue;
     StepHolders& step = steps_[{holding.id.at, holding.world_size}];
     step.holders.resize(holding.world_size);
     auto& holders = step.holders[holding.id.rank];
-    Holder holder{report.node, place, holding.digest, holding.is_own};
+    Holder holder{report.node, position, holding.digest, holding.is_own};
     const auto behind = std::upper_bound(holders.begin(), holders.end(), holder,
                                          [](const Holder& left, const Holder& right) {
-                                           return std::tuple(!left.is_own, left.place.number) <
-                                                  std::tuple(!right.is_own, right.place.number);
+                                           return std::tuple(!left.is_own, left.position.number) <
+                                                  std::tuple(!right.is_own, right.position.number);
                                          });
     holders.insert(behind, std::move(holder));
     ++step.count;
@@ -88,7 +89,7 @@ void ReportIndex::update(StepHolders& step, std::uint32_t rank) {
         std::find(copies->nodes.begin(), copies->nodes.end(), holder.node) != copies->nodes.end();
     if (holder.digest != copies->digest || is_known) continue;
     copies->nodes.push_back(holder.node);
-    domains.insert(holder.place.domain);
+    domains.insert(holder.position.domain);
   }
   copies->domains = domains.size();
 }

@@ -61,13 +61,13 @@ class ReportIndex {
   std::vector<OfOthers> steps_of_others() const;
 
  private:
-  struct Place {  // A node's place in the list.
+  struct Position {  // A node's, in the list.
     std::size_t number = 0;
     std::size_t domain = 0;
   };
   struct Holder {
     std::string node;
-    Place place;
+    Position position;
     Digest digest;
     bool is_own = false;
   };
@@ -79,11 +79,11 @@ class ReportIndex {
 
   using Key = std::pair<format::StepId, std::uint32_t>;  // With the number of ranks.
 
-  Place place_of(const std::string& node) const;
+  Position position_of(const std::string& node) const;
   static void update(StepHolders& step, std::uint32_t rank);
 
   std::uint32_t world_size_;
-  std::unordered_map<std::string, Place> places_;
+  std::unordered_map<std::string, Position> positions_;
   std::map<Key, StepHolders> steps_;
 };
 

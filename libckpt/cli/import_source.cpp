@@ -164,8 +164,8 @@ Task<void> add_torch(Model& model, std::size_t index, std::uint64_t file_bytes) 
   CKPT_CO_TRY(const auto bytes, co_await read_extent(file, pickle->second.first));
   CKPT_CO_TRY(auto pickled, format::read_torch_pickle(bytes));
   model.source.left_out += pickled.left_out;
-  using Place = std::tuple<std::string, std::uint64_t, DType, std::vector<std::int64_t>>;
-  std::map<Place, std::string> known;
+  using Location = std::tuple<std::string, std::uint64_t, DType, std::vector<std::int64_t>>;
+  std::map<Location, std::string> known;
   std::set<std::string> checked;
   for (format::PickledTensor& each : pickled.tensors) {
     const auto entry = archive.entries.find("/data/" + each.storage);
@@ -185,7 +185,7 @@ Task<void> add_torch(Model& model, std::size_t index, std::uint64_t file_bytes) 
     tensor.bytes = {data.offset + each.offset,
                     format::tensor_bytes(each.dtype, each.shape).value()};
     const auto [place, is_new] =
-        known.try_emplace(Place{each.storage, each.offset, each.dtype, each.shape}, each.name);
+        known.try_emplace(Location{each.storage, each.offset, each.dtype, each.shape}, each.name);
     if (!is_new && tensor.bytes.bytes > 0) tensor.spec.alias_of = place->second;
     CKPT_CO_CHECK(add_tensor(model, std::move(tensor)));
   }

@@ -21,10 +21,10 @@ class OpenClaim {
   ~OpenClaim();
 
  private:
-  struct Place;
-  OpenClaim(Place& place, pid_t process) : place_(&place), process_(process) {}
+  struct Entry;
+  OpenClaim(Entry& entry, pid_t process) : entry_(&entry), process_(process) {}
 
-  Place* place_;   // None: moved from.
+  Entry* entry_;   // None: moved from.
   pid_t process_;  // The claim's owner.
 };
 

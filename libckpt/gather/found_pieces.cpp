@@ -137,9 +137,9 @@ void FoundPieces::add_whole(Name& name, plan::HeldPiece piece) {
 
 void FoundPieces::keep(Name& name, plan::HeldPiece piece) {
   Copies& copies = name.regions[key_of(piece.region)];
-  Place place{piece.holder, piece.offset, std::move(piece.order)};
+  Location place{piece.holder, piece.offset, std::move(piece.order)};
   const auto at = std::ranges::find_if(
-      copies.places, [&](const Place& each) { return is_better(place.rank, each.rank); });
+      copies.places, [&](const Location& each) { return is_better(place.rank, each.rank); });
   if (copies.places.empty()) copies.region = std::move(piece.region);
   copies.places.insert(at, std::move(place));
   ++records_.at(piece.holder).reasons;
@@ -250,7 +250,7 @@ Result<plan::PieceIndex> FoundPieces::index() const {
     piece.shape = tensor->shape;
     for (const auto& [key, copies] : name.regions) {
       piece.region = copies.region;
-      for (const Place& place : copies.places) {
+      for (const Location& place : copies.places) {
         piece.holder = place.rank;
         piece.offset = place.offset;
         piece.order = place.order;

@@ -54,14 +54,14 @@ class FoundPieces {
   std::size_t record_count() const { return records_.size(); }
 
  private:
-  struct Place {
+  struct Location {
     std::uint32_t rank = 0;
     std::uint64_t offset = 0;
     std::vector<std::uint8_t> order;
   };
   struct Copies {
     Region region;
-    std::vector<Place> places;  // The best ones first.
+    std::vector<Location> places;  // The best ones first.
   };
   // The whole tensors of a name, if they have elements.
   struct Wholes {

@@ -65,7 +65,7 @@ std::vector<WantedPiece> pieces_of(const ShapedShard& shaped, std::span<std::byt
 
 std::vector<WantedBytes> bytes_of(const ShapedShard& shaped, std::span<std::byte> target) {
   std::vector<WantedBytes> wants;
-  const auto add = [&](const ShapedShard::Place& place, const Extent& to) {
+  const auto add = [&](const ShapedShard::Location& place, const Extent& to) {
     if (to.bytes > 0)
       wants.push_back({place.rank, place.offset, target.subspan(to.offset, to.bytes)});
   };

@@ -33,12 +33,12 @@ struct ShardWish {
 struct ShapedShard {
   format::ShardRecord record;  // Its checksums are added by fill_shard().
   // A place for things taken as one shard has them: whole tensors, by name, and the blobs.
-  struct Place {
+  struct Location {
     std::uint32_t rank = 0;
     std::uint64_t offset = 0;
   };
-  std::map<std::string, Place> whole_tensors;
-  Place blobs;
+  std::map<std::string, Location> whole_tensors;
+  Location blobs;
 };
 
 // Lays out what is wanted. Errors: invalid_argument (the tensors), and those of the source.

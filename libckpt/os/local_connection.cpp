@@ -40,23 +40,23 @@ class LocalConnection::State {
 
  private:
   class Receiving;
-  class Place;
+  class Turn;
 
   bool is_receiving_ = false;
-  std::deque<const Place*> senders_;  // The first one writes.
+  std::deque<const Turn*> senders_;  // The first one writes.
   Signal turn_;
 };
 
 // A sender's place in the queue, released on every way out of its frame.
-class LocalConnection::State::Place {
+class LocalConnection::State::Turn {
  public:
-  explicit Place(State& state) : state_(state) { state_.senders_.push_back(this); }
-  ~Place() {
+  explicit Turn(State& state) : state_(state) { state_.senders_.push_back(this); }
+  ~Turn() {
     std::erase(state_.senders_, this);
     state_.turn_.notify_all();
   }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
 
   bool is_first() const { return state_.senders_.front() == this; }
 
@@ -106,10 +106,10 @@ Task<void> LocalConnection::State::send(std::shared_ptr<State> self, LocalMessag
     co_return fail(Errc::exhausted,
                    fmt::format("send a local message: {} are waiting", local_senders_max));
   }
-  const Place place(*self);
-  while (!place.is_first()) {
+  const Turn turn(*self);
+  while (!turn.is_first()) {
     CKPT_CO_TRY(const bool is_notified, co_await self->turn_.wait_until(deadline));
-    if (!is_notified && !place.is_first()) {
+    if (!is_notified && !turn.is_first()) {
       co_return fail(Errc::unavailable, "send a local message: the deadline passed behind others",
                      std::make_error_code(std::errc::timed_out));
     }

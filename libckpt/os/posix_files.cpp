@@ -37,15 +37,15 @@ Unexpected failed(const char* doing, const std::string& path, int error = errno)
   return storage_failure(error, std::string(doing) + " " + display(path));
 }
 
-// Place: the directory and the name of a path's last component.
-struct Place {
+// Resolved: the directory and the name of a path's last component.
+struct Resolved {
   Fd parent;
   std::string name;
 };
 
-Result<Place> resolve(const std::string& path, const char* doing) {
+Result<Resolved> resolve(const std::string& path, const char* doing) {
   CKPT_TRY(SplitPath parts, split(path));
-  Place place;
+  Resolved place;
   place.parent = Fd(repeat_interrupted(
       [&] { return ::open(parts.root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC); }));
   if (place.parent.number() < 0) return failed(doing, path);
@@ -61,7 +61,7 @@ Result<Place> resolve(const std::string& path, const char* doing) {
   return place;
 }
 
-int open_at(const Place& place, int flags, mode_t mode = 0) {
+int open_at(const Resolved& place, int flags, mode_t mode = 0) {
   return repeat_interrupted([&] {
     return ::openat(place.parent.number(), place.name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC,
                     mode);
@@ -82,7 +82,7 @@ EntryKind kind_of(mode_t mode) {
   return EntryKind::other;
 }
 
-Status finish_opening(OpenFile& file, const Place& place, int flags, Caching caching) {
+Status finish_opening(OpenFile& file, const Resolved& place, int flags, Caching caching) {
   struct stat status{};
   if (::fstat(file.buffered.number(), &status) != 0) return failed("open", file.path);
   if (!S_ISREG(status.st_mode)) {
@@ -119,7 +119,7 @@ void log_direct_refused(const OpenFile& file, const char* where, int error) {
 }
 
 Result<std::shared_ptr<OpenFile>> create_file(const std::string& path, Caching caching) {
-  CKPT_TRY(const Place place, resolve(path, "create"));
+  CKPT_TRY(const Resolved place, resolve(path, "create"));
   auto file = std::make_shared<OpenFile>();
   file->path = path;
   file->buffered = Fd(open_at(place, O_RDWR | O_CREAT | O_EXCL, 0600));
@@ -129,7 +129,7 @@ Result<std::shared_ptr<OpenFile>> create_file(const std::string& path, Caching c
 }
 
 Result<std::shared_ptr<OpenFile>> open_file(const std::string& path, Caching caching) {
-  CKPT_TRY(const Place place, resolve(path, "open"));
+  CKPT_TRY(const Resolved place, resolve(path, "open"));
   auto file = std::make_shared<OpenFile>();
   file->path = path;
   // O_NONBLOCK: opening a FIFO of that name must not block the thread. Regular files ignore it.
@@ -232,7 +232,7 @@ Status write_small_file(const std::string& path, std::span<const std::byte> byte
 
 Status append_small_file(const std::string& path, std::span<const std::byte> bytes,
                          Syncing syncing) {
-  CKPT_TRY(const Place place, resolve(path, "append to"));
+  CKPT_TRY(const Resolved place, resolve(path, "append to"));
   OpenFile file;
   file.path = path;
   file.buffered = Fd(open_at(place, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK, 0600));
@@ -258,7 +258,7 @@ Status append_small_file(const std::string& path, std::span<const std::byte> byt
 }
 
 Status make_directory_at(const std::string& path) {
-  CKPT_TRY(const Place place, resolve(path, "make directory"));
+  CKPT_TRY(const Resolved place, resolve(path, "make directory"));
   if (::mkdirat(place.parent.number(), place.name.c_str(), 0700) == 0) return {};
   if (errno != EEXIST) return failed("make directory", path);
   struct stat status{};
@@ -273,7 +273,7 @@ namespace {
 
 // Replaces RENAME_NOREPLACE where the file system (NFS) lacks it. link() fails if the target
 // exists; a directory cannot replace another that is not empty.
-int rename_without_flags(const Place& from, const Place& to) {
+int rename_without_flags(const Resolved& from, const Resolved& to) {
   struct stat status{};
   const int target = to.parent.number();
   if (::fstatat(target, to.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) return EEXIST;
@@ -290,8 +290,8 @@ int rename_without_flags(const Place& from, const Place& to) {
 }  // namespace
 
 Status rename_path(const std::string& from, const std::string& to, RenameMode mode) {
-  CKPT_TRY(const Place source, resolve(from, "rename"));
-  CKPT_TRY(const Place target, resolve(to, "rename"));
+  CKPT_TRY(const Resolved source, resolve(from, "rename"));
+  CKPT_TRY(const Resolved target, resolve(to, "rename"));
   const unsigned flags = mode == RenameMode::no_replace ? RENAME_NOREPLACE
                          : mode == RenameMode::exchange ? RENAME_EXCHANGE
                                                         : 0u;
@@ -308,13 +308,13 @@ Status rename_path(const std::string& from, const std::string& to, RenameMode mo
 }
 
 Status remove_file_at(const std::string& path) {
-  CKPT_TRY(const Place place, resolve(path, "remove"));
+  CKPT_TRY(const Resolved place, resolve(path, "remove"));
   if (::unlinkat(place.parent.number(), place.name.c_str(), 0) != 0) return failed("remove", path);
   return {};
 }
 
 Status remove_directory_at(const std::string& path) {
-  CKPT_TRY(const Place place, resolve(path, "remove directory"));
+  CKPT_TRY(const Resolved place, resolve(path, "remove directory"));
   if (::unlinkat(place.parent.number(), place.name.c_str(), AT_REMOVEDIR) != 0) {
     return failed("remove directory", path);
   }
@@ -322,7 +322,7 @@ Status remove_directory_at(const std::string& path) {
 }
 
 Status sync_directory_at(const std::string& path) {
-  CKPT_TRY(const Place place, resolve(path, "sync directory"));
+  CKPT_TRY(const Resolved place, resolve(path, "sync directory"));
   const Fd directory(open_at(place, O_RDONLY | O_DIRECTORY));
   if (directory.number() < 0) return failed("sync directory", path);
   if (::fsync(directory.number()) == 0) return {};
@@ -332,7 +332,7 @@ Status sync_directory_at(const std::string& path) {
 }
 
 Result<std::vector<DirectoryEntry>> list_directory(const std::string& path) {
-  CKPT_TRY(const Place place, resolve(path, "list"));
+  CKPT_TRY(const Resolved place, resolve(path, "list"));
   Fd directory(open_at(place, O_RDONLY | O_DIRECTORY));
   if (directory.number() < 0) return failed("list", path);
   const int number = directory.number();
@@ -392,7 +392,7 @@ FileStatus to_file_status(const struct ::stat& status) {
 }
 
 Result<FileStatus> status_of(const std::string& path) {
-  CKPT_TRY(const Place place, resolve(path, "look at"));
+  CKPT_TRY(const Resolved place, resolve(path, "look at"));
   struct stat status{};
   if (::fstatat(place.parent.number(), place.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
     return failed("look at", path);
