@@ -15,8 +15,8 @@ _WORDS = {
 }
 
 
-def said(outcome):
-    """In words that follow "the save"."""
+def outcome_text(outcome):
+    """The outcome in words that follow "the save"."""
     return _WORDS.get(outcome, f"answered {outcome}")
 
 
@@ -33,7 +33,8 @@ class Future:
         """
         if self._outcome != "started":
             raise NotFound(
-                f"step {self._step} will not be {self._level}: its save {said(self._outcome)}"
+                f"step {self._step} will not be {self._level}: its save "
+                f"{outcome_text(self._outcome)}"
             )
         self._session.wait(self._step, self._level, timeout)
 

@@ -4,7 +4,7 @@ Level = Literal["captured", "replicated", "committed", "durable"]
 
 LEVELS: tuple[Level, ...]
 
-def said(outcome: str) -> str: ...
+def outcome_text(outcome: str) -> str: ...
 
 class _Levels(Protocol):
     """The calls of its session that a ticket needs."""

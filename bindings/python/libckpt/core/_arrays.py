@@ -13,15 +13,21 @@ logger = logging.getLogger("libckpt")
 
 
 class Array:
-    """A tensor that is a box of a larger one, with `offset` in each dimension, or a range of it as
-    it is flattened, from the element `flat` on. `copy`: ranks that hold the same part number their
-    copies from 0; each is captured, and a save to storage compares them. `copies`: how many they
-    are; they then divide its capture among themselves, and each has all of it again after a
-    restore. A TensorShape as `buffer` makes a new tensor of it. `may_go`: no save warns when it is
-    not given any more.
-    The memory is copied at each save, and filled in place by a restore. `is_constant`: nobody
-    writes it, or gives it to others, as long as the buffer lives: it is copied behind the training,
-    and held until then.
+    """A part of a larger tensor: a box of it, or a range of it as it is flattened.
+
+    name: the larger tensor's, the same on all ranks.
+    buffer: the part's memory, which each save copies and a restore fills in place. A TensorShape
+        makes a new tensor of that shape.
+    global_shape: the larger tensor's.
+    offset: the box's first element, in each dimension. Give this or `flat`.
+    flat: the range's first element, in the flattened tensor.
+    copy: the number of this copy, from 0, where several ranks hold the same part. Each copy is
+        captured, and a save to storage compares them.
+    copies: the number of copies. The ranks then divide the capture of the part among themselves,
+        and a restore gives each rank the whole part.
+    may_go: no save warns when the array is missing from a later call.
+    is_constant: nobody writes or reuses the buffer while it lives. A save copies it behind the
+        training, and holds it until then.
     """
 
     __slots__ = ("_first", "buffer", "copies", "copy", "flat", "global_shape", "is_constant",
@@ -56,16 +62,17 @@ class Array:
 def _check_buffer(name, buffer):
     if not _tensors.is_tensor(buffer):
         raise errors.InvalidArgument(
-            f'array "{name}": its buffer is a {_told(buffer)}, and no tensor'
+            f'array "{name}": its buffer is a {_kind_text(buffer)}, and no tensor'
         )
     # Elements that only their own framework knows are stored as their bytes.
     if len(_tensors.stored_form(buffer)[1]) != len(buffer.shape):
         raise errors.InvalidArgument(
-            f'array "{name}": its buffer is a {_told(buffer)}, which can only be saved as an item'
+            f'array "{name}": its buffer is a {_kind_text(buffer)}, which can only be saved as an '
+            "item"
         )
 
 
-def _told(buffer):
+def _kind_text(buffer):
     dtype = getattr(buffer, "dtype", None)
     return type(buffer).__name__ if dtype is None else f"{type(buffer).__name__} of {dtype}"
 

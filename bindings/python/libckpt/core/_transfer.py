@@ -21,7 +21,7 @@ import time
 from libckpt import _programs, errors
 from libckpt.core import _launch
 from libckpt.session import Session
-from libckpt.ticket import said
+from libckpt.ticket import outcome_text
 
 LISTEN_SECONDS = 2.0  # A daemon that has opened the job listens in milliseconds.
 LOOK_EVERY = 0.02
@@ -115,7 +115,7 @@ class Sending:
             raise errors.Unavailable(f"it cannot take part: {ready['failed']}")
         ticket = self._session.save(step, {"state": state}, wait=_soon(self._deadline).left())
         if not ticket:
-            raise errors.Unavailable(f"send step {step}: the save {said(ticket.outcome)}")
+            raise errors.Unavailable(f"send step {step}: the save {outcome_text(ticket.outcome)}")
         self._session.finish_capture()
 
     def finish(self, step, words):
@@ -175,7 +175,7 @@ def _take_part(daemon, store, name, step, words, deadline):
         store.say(name, "ready")
         ticket = session.save(step, {}, wait=_soon(deadline).left())
         failure = None if ticket else errors.Unavailable(
-            f"receive step {step}: the save {said(ticket.outcome)}"
+            f"receive step {step}: the save {outcome_text(ticket.outcome)}"
         )  # fmt: skip
     except errors.CheckpointError as error:
         failure = error

@@ -99,15 +99,15 @@ class Document:
     """A document that was read again."""
 
     def __init__(self, text):
-        self._told = json.loads(text)
-        if self._told["version"] != VERSION:
+        self._fields = json.loads(text)
+        if self._fields["version"] != VERSION:
             raise errors.Unsupported(
-                f"dcp: the checkpoint's metadata is of version {self._told['version']}, and this "
+                f"dcp: the checkpoint's metadata is of version {self._fields['version']}, and this "
                 f"libckpt reads {VERSION}: load it with the libckpt that saved it"
             )
-        self.world_size = self._told["world_size"]
+        self.world_size = self._fields["world_size"]
         self._places = {}
-        for fqn, each in self._told["tensors"].items():
+        for fqn, each in self._fields["tensors"].items():
             for offset, sizes, *stored in each["chunks"]:
                 rank, name, is_alone = stored
                 # Where a rank has several chunks of a tensor, each is a tensor of its own.
@@ -115,17 +115,17 @@ class Document:
                 begin = [0] * len(offset) if is_alone else offset
                 kind = getattr(torch, each["type"])
                 self._places[fqn, tuple(offset)] = Place(rank, name, kind, size, begin, sizes)
-        for fqn, each in self._told["objects"].items():
+        for fqn, each in self._fields["objects"].items():
             self._places[fqn, None] = Place.of_object(Stored(**each))
 
     def metadata(self):
         """As DCP wants it."""
-        described = {fqn: _described(each) for fqn, each in self._told["tensors"].items()}
-        described |= {fqn: BytesStorageMetadata() for fqn in self._told["objects"]}
-        planner = value_of(self._told["planner"])
+        described = {fqn: _described(each) for fqn, each in self._fields["tensors"].items()}
+        described |= {fqn: BytesStorageMetadata() for fqn in self._fields["objects"]}
+        planner = value_of(self._fields["planner"])
         made = Metadata(described, planner_data=planner, storage_data={})
         if hasattr(made, "version"):
-            made.version = self._told["dcp_version"]
+            made.version = self._fields["dcp_version"]
         return made
 
     def place(self, index):

@@ -18,7 +18,7 @@ from libckpt._init import check, with_keywords
 from libckpt.core import _unopened
 from libckpt.core._ranks import counted
 from libckpt.core.files import _publish_queue
-from libckpt.ticket import said
+from libckpt.ticket import outcome_text
 
 logger = logging.getLogger("libckpt")
 
@@ -83,7 +83,7 @@ class LocalCheckpointManager:
             ticket = self.session.save(iteration, items)
             if self._unopened is not None:
                 return None  # The opening has logged it.
-            return None if ticket else f"the save {said(ticket.outcome)}"
+            return None if ticket else f"the save {outcome_text(ticket.outcome)}"
         except Exception as error:  # Training goes on, whatever it is.
             return error
 

@@ -22,7 +22,7 @@ from libckpt import errors
 from libckpt.core import _frameworks
 from libckpt.core.files import _disk, _full, _storage, _unsaved
 from libckpt._init import init
-from libckpt.ticket import said
+from libckpt.ticket import outcome_text
 
 logger = logging.getLogger("libckpt")
 
@@ -81,10 +81,10 @@ class PublishQueue:
             if ticket:
                 return self._step
             if ticket.outcome == "disabled":
-                raise errors.Unavailable(f"the save {said(ticket.outcome)}")
+                raise errors.Unavailable(f"the save {outcome_text(ticket.outcome)}")
             if time.monotonic() > deadline:
                 raise errors.Unavailable(
-                    f"the save {said(ticket.outcome)}, for {patience:.0f} s: "
+                    f"the save {outcome_text(ticket.outcome)}, for {patience:.0f} s: "
                     "`ckpt status` says what holds the memory, or keeps it from storage"
                 )
             if ticket.outcome == "skipped_no_slot":
@@ -103,7 +103,7 @@ class PublishQueue:
         self.session.prepare(items)
         ticket = self.session.save(step, items, wait=self.patience())
         if not ticket:
-            raise errors.Unavailable(f"the save {said(ticket.outcome)}")
+            raise errors.Unavailable(f"the save {outcome_text(ticket.outcome)}")
 
     def patience(self):
         """How long a save waits for memory: while storage fails, none becomes free soon."""
