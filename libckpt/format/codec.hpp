@@ -2,7 +2,8 @@
 //
 // The Writer appends. The Reader remembers its first failure and returns zeros and empty lists from
 // then on, so that a decoder is straight-line code with one check at its end. Every length is
-// checked against the remaining bytes before memory is allocated for it.
+// checked against the remaining bytes before memory is allocated for it. New records list their
+// fields once: fields.hpp.
 #pragma once
 
 #include <array>
