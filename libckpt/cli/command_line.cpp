@@ -93,13 +93,11 @@ void add_storage_commands(CLI::App& app, Commands& commands, Arguments& argument
       ->required();
   command->footer(
       "Reads manifests and file sizes, but not the files: `ckpt verify` does that. METRICS are\n"
-      "those that were given with the save. A step's name may end in .g2 or a higher number: it "
-      "was\n"
-      "saved again, on a later timeline, beside the older one. MISPLACED is a link, or a step "
-      "under\n"
-      "another one's name. Needs no daemon. Exits with 1 if a checkpoint is damaged, or a file "
-      "beside the checkpoints\n"
-      "(.libckpt/run.json, .libckpt/timelines.json, latest), and if no checkpoint is whole.\n\n"
+      "those that were given with the save. A step's name may end in .g2 or a higher number: it\n"
+      "was saved again, on a later timeline, beside the older one. MISPLACED is a link, or a\n"
+      "step under another one's name. Needs no daemon. Exits with 1 if a checkpoint is damaged,\n"
+      "or a file beside the checkpoints (.libckpt/run.json, .libckpt/timelines.json, latest),\n"
+      "and if no checkpoint is whole.\n\n"
       "Examples:\n  ckpt ls /ckpt/gpt2\n  ckpt ls /ckpt/gpt2 --json | jq '.checkpoints[-1].name'");
 
   command = subcommand(app, commands, arguments, "verify",
