@@ -11,8 +11,8 @@ Task<void> run_on(Compute* where, std::function<void()> work) {
     co_return done;
   }
   work();
-  // Let others run before the caller goes on, as a Compute does. Else a long row of Chunks would keep
-  // this thread from deadlines and messages until its end.
+  // Let others run before the caller goes on, as a Compute does. Else a long row of Chunks would
+  // keep this thread from deadlines and messages until its end.
   const asio::any_io_executor executor = co_await asio::this_coro::executor;
   co_await asio::post(executor, asio::use_awaitable);
   co_return Status();
