@@ -5,7 +5,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "assertion_trap.hpp"
+#include "support/assertion_trap.hpp"
 
 namespace ckpt::node {
 namespace {
