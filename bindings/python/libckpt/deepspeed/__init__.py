@@ -50,8 +50,7 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
     job = _settings.job(job)
     if job is None and dir is None:
         raise errors.InvalidArgument("attach: give job, the name of the run, LIBCKPT_JOB, or dir")
-    is_disabled = options.get("disable")
-    if _settings.is_true(_settings.configured("disable") if is_disabled is None else is_disabled):
+    if _settings.is_disabled(options):
         return engine
     attached = vars(engine).get("_libckpt")
     if attached is not None and not attached.memory.session.is_closed:

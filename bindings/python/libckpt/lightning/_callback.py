@@ -39,13 +39,11 @@ class Callback(pl.Callback):
         check(job, dir=dir, **options)
         self._job, self._overlap = job, _settings.flag("overlap", overlap)
         self._options = {"dir": dir, **options}
-        self._is_disabled = _settings.is_true(
-            options.get("disable") or _settings.configured("disable")
-        )
+        self._is_disabled = _settings.is_disabled(options)
         self.session = self._unopened = None
         self._trainer = None
         self._io = None
-        self._has_asked = False
+        self._has_asked = self._has_fitted = False
         self._seen = self._before = -1  # The newest step of the optimizers, and the one before.
         self._captured = -1  # The newest one that memory has, or is to have.
         self._rng = None  # As it was captured, until training has gone on from there.

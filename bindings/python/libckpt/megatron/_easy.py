@@ -45,7 +45,7 @@ class EasyCkpt:
 
     @property
     def is_disabled(self):
-        return _settings.is_true(self._options.get("disable", _settings.configured("disable")))
+        return _settings.is_disabled(self._options)
 
     @property
     def memory(self):
