@@ -255,6 +255,7 @@ class Attached:
                 )  # fmt: skip
             client_state = self.memory.give(found)
             _resuming.log_memory(found, name)
+            self.memory.warn_of_client_state(found, name)
         except errors.CheckpointError as error:
             if name is not None:
                 logger.error("libckpt: resume from memory: %s; resumes from %s instead",
