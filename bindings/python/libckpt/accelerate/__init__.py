@@ -42,7 +42,7 @@ def attach(accelerator, *, job=None, dir=None, overlap=True, **options):
     overlap: parameters and optimizer state are copied while the next step runs, until it updates
     them; False: before `capture` returns. `options` are those of `libckpt.init`.
     """
-    is_disabled = _settings.is_true(options.get("disable") or _settings.configured("disable"))
+    is_disabled = _settings.is_disabled(options)
     problem = "" if is_disabled else _problem_of(accelerator)
     if problem:
         logger.warning("libckpt: the Accelerator is left as it is: %s", problem)

@@ -38,6 +38,12 @@ def is_true(value):
     return str(value).lower() in TRUE
 
 
+def is_disabled(options):
+    """Whether libckpt is switched off: by the code, or else by what is configured."""
+    given = options.get("disable")
+    return is_true(configured("disable") if given is None else given)
+
+
 def flag(option, value):
     """An option of the package itself that is a flag: True, False, or text in the library's words.
 

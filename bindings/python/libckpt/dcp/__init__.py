@@ -167,7 +167,7 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
         return (_folders.Stock if self._is_disabled() else _folders.Folder)(path)
 
     def _is_disabled(self):
-        return _settings.is_true(self._options.get("disable", _settings.configured("disable")))
+        return _settings.is_disabled(self._options)
 
     def _capture(self, wanted):
         if wanted.step is None:

@@ -4,7 +4,6 @@ Each rank captures the chunks that DCP's plan gives it. Rank 0 comes last, when 
 of all: so a step is committed only when every rank wrote its part and DCP finished the save.
 """
 
-import dataclasses
 import logging
 
 import torch
@@ -43,20 +42,19 @@ class Capture:
         self._is_coordinator = is_coordinator
 
     def prepare_global_plan(self, plans):
-        several = _names.several(plans)
-        return [dataclasses.replace(plan, storage_data=several) for plan in plans]
+        return _names.of_writers(plans)
 
     def write(self, plan, planner):
         """The WriteResults."""
         try:
             self._job.begin()
             return self._write(plan, planner)
-        except errors.CheckpointError as error:
-            self._fail(error)
+        except Exception as error:  # What a planner gives may be anything; training goes on.
+            self._fail(self._as_own(error))
             return [WriteResult(FAILED, 0, None)]
 
     def _write(self, plan, planner):
-        several = set(plan.storage_data or ())
+        several = _names.several_in(plan)
         results, arrays = [], []
         for item in plan.items:
             take = self._object if item.type == WriteItemType.BYTE_IO else self._chunk
@@ -82,8 +80,15 @@ class Capture:
             document = _document.make(metadata, results, self._session.world_size)
             if self._capture({ITEM: document}, arrays):
                 self._session.wait(self._step, "committed", COMMIT_SECONDS)
-        except errors.CheckpointError as error:
-            self._fail(error)
+        except Exception as error:
+            self._fail(self._as_own(error))
+
+    def _as_own(self, error):
+        if isinstance(error, errors.CheckpointError):
+            return error
+        own = errors.Unavailable(f"dcp: {self} was not captured: {type(error).__name__}: {error}")
+        own.__cause__ = error
+        return own
 
     def _fail(self, error):
         if self._may_raise:

@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.metadata import StorageMeta
 from libckpt import errors
 from libckpt.core.files import _disk
 from libckpt.core.files._work import PRIVATE
+from libckpt.dcp import _names
 
 logger = logging.getLogger("libckpt")
 
@@ -50,7 +51,7 @@ class Folder:
         shutil.rmtree(self._work, ignore_errors=True)
         self._work.mkdir(parents=True)
         self._drop_abandoned()
-        return self._writer.prepare_global_plan(plans)
+        return _names.of_writers(self._writer.prepare_global_plan(plans))
 
     def write(self, plan, planner):
         self._work.mkdir(parents=True, exist_ok=True)  # Another node may not see it yet.

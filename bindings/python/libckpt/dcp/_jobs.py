@@ -1,12 +1,9 @@
 """Jobs: one session for each job of this process, whichever Storage asks for it."""
 
-import logging
 import threading
 
 from libckpt import errors
-from libckpt.core import _unopened
-
-logger = logging.getLogger("libckpt")
+from libckpt.core import _left, _unopened
 
 _lock = threading.Lock()
 _jobs = {}  # By name.
@@ -34,26 +31,11 @@ class Job:
     def begin(self):
         """Before each save, on all ranks. A job that was not asked what it has begins anew."""
         if not self.has_asked and not self._has_begun:
-            if self.session.rank == 0:
-                _warn_of_left(self.session)
+            _left.warn(self.session, f"call find() or load ckpt://{self.session.job}/latest before "
+                       "the first save")  # fmt: skip
             self.session.start_fresh()
         self._has_begun = True
         self.saves += 1
-
-
-def _warn_of_left(session):
-    """Names the step that the job could go on from. The node that coordinates the job knows it."""
-    status = session.status()["daemon"] or {}
-    there = [each for each in status.get("steps", ()) if not each["abandoned"]]
-    newest = max(there, key=lambda each: (each["timeline"], each["step"]), default=None)
-    if newest is not None:
-        logger.warning(
-            "libckpt: job %s begins anew, and leaves step %d behind, which is %s: to go on from "
-            "such a step, call find() or load ckpt://%s/latest before the first save",
-            session.job, newest["step"],
-            "on storage" if newest["on_storage"] and not newest["copies"] else "in memory",
-            session.job,
-        )  # fmt: skip
 
 
 def of(name, options):

@@ -1,9 +1,34 @@
 """Names: those of the arrays that chunks of a state dict are captured as."""
 
 import collections
+import dataclasses
 
 # DCP has each chunk from one rank only. A whole tensor with copy 0 would be that rank's own.
 COPY = 1
+
+
+@dataclasses.dataclass
+class OfWriters:
+    """What a plan's `storage_data` has for both writers: a planner that caches plans, as
+    DefaultSavePlanner(enable_plan_caching=True), hands one writer the plan that it made for the
+    other."""
+
+    prefix: str  # Of the files in a folder, as DCP's own writer wants it.
+    several: list
+
+
+def of_writers(plans):
+    """The plans of all ranks, each for either writer."""
+    found = several(plans)
+    return [dataclasses.replace(plan, storage_data=OfWriters(f"__{rank}_", found))
+            for rank, plan in enumerate(plans)]  # fmt: skip
+
+
+def several_in(plan):
+    """The same of a rank's final plan. One that was cached for another writer than these knows of
+    its own rank alone."""
+    data = plan.storage_data
+    return set(data.several if isinstance(data, OfWriters) else several([plan]))
 
 
 def several(plans):

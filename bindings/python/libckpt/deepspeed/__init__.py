@@ -50,8 +50,7 @@ def attach(engine, *, job=None, dir=None, client_state=None, metrics=None, **opt
     job = _settings.job(job)
     if job is None and dir is None:
         raise errors.InvalidArgument("attach: give job, the name of the run, LIBCKPT_JOB, or dir")
-    is_disabled = options.get("disable")
-    if _settings.is_true(_settings.configured("disable") if is_disabled is None else is_disabled):
+    if _settings.is_disabled(options):
         return engine
     attached = vars(engine).get("_libckpt")
     if attached is not None and not attached.memory.session.is_closed:
@@ -256,6 +255,7 @@ class Attached:
                 )  # fmt: skip
             client_state = self.memory.give(found)
             _resuming.log_memory(found, name)
+            self.memory.warn_of_client_state(found, name)
         except errors.CheckpointError as error:
             if name is not None:
                 logger.error("libckpt: resume from memory: %s; resumes from %s instead",

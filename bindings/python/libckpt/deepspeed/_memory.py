@@ -19,7 +19,7 @@ class Memory:
     def __init__(self, engine, layout, job, given, options):
         self._engine, self._state = engine, _state.EngineState(engine, layout)
         self._client_state, self._metrics = given
-        self._client_keys = []  # Those that the newest save_checkpoint was given.
+        self._client_keys = None  # Those that the newest save_checkpoint was given; None: none was.
         self._folders = []  # Where this run loads from, and saves to.
         self._captured = engine.global_steps
         self._has_begun = self._has_asked = False
@@ -91,8 +91,20 @@ class Memory:
         self._state.give(self.session, found, source=source)
         self._captured, self._has_begun = found.step, True
         self._folders = list(items["folders"])
-        self._client_keys = list(items["client_keys"])
+        self._client_keys = items["client_keys"]
         return dict(items["client_state"])
+
+    def warn_of_client_state(self, found, folder_name):
+        """For a step from before the first save_checkpoint, where no folder says what one is given:
+        a program that wants a client state would begin its data anew, or miss a key."""
+        is_known = folder_name is not None or found.items["client_keys"] is not None
+        if is_known or found.items["client_state"] or self._client_state is not None:
+            return
+        logger.warning(
+            "libckpt: step %d comes without a client_state, since it was captured before the first "
+            "save_checkpoint, and attach was given none: if the program reads from it how far it "
+            "had come, give that to libckpt.deepspeed.attach(client_state=...), too", found.step,
+        )  # fmt: skip
 
     def start_fresh(self):
         """Training goes on from elsewhere, whatever memory has."""

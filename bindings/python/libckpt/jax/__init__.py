@@ -73,8 +73,11 @@ class Checkpointer:
     def save(self, step, tree, wait=0, *, metrics=None):
         """The same, due or not. Without a free Slot in `wait` seconds the step is skipped: wait in
         the last step of a training, which no later one replaces, in all processes alike."""
+        self._let_go()
         items, arrays = self._taken(tree)
-        return self.session.save(step, items, wait, arrays=arrays, metrics=metrics)
+        ticket = self.session.save(step, items, wait, arrays=arrays, metrics=metrics)
+        self._running = ticket if ticket else self._running
+        return ticket
 
     def _let_go(self):
         """Frees the memory of a save that has ended: else it is held until the next one is due."""

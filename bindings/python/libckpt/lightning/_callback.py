@@ -9,9 +9,9 @@ import torch
 
 from libckpt import errors
 from libckpt._init import check, init, with_keywords
-from libckpt.core import _resuming, _settings, _unopened
+from libckpt.core import _left, _resuming, _settings, _unopened
 from libckpt.core.files import _publish_queue
-from libckpt.lightning import _unvalidated
+from libckpt.lightning import _ending, _unvalidated
 from libckpt.lightning._checkpoint_io import NEWEST, CheckpointIO
 from libckpt.lightning._first import First
 from libckpt.lightning._framework import pl
@@ -24,6 +24,7 @@ STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
 CAPTURE_DEADLINE = 5.0  # For a capture that runs beside training.
 SLOT_WAIT = 2.0  # For a step that has a file.
 BLOB_CAPACITY = 32 << 20  # States of other callbacks are in it.
+CURE = "fit with ckpt_path=libckpt.lightning.NEWEST"  # Where a step is left behind.
 
 
 class Callback(pl.Callback):
@@ -39,13 +40,11 @@ class Callback(pl.Callback):
         check(job, dir=dir, **options)
         self._job, self._overlap = job, _settings.flag("overlap", overlap)
         self._options = {"dir": dir, **options}
-        self._is_disabled = _settings.is_true(
-            options.get("disable") or _settings.configured("disable")
-        )
+        self._is_disabled = _settings.is_disabled(options)
         self.session = self._unopened = None
         self._trainer = None
         self._io = None
-        self._has_asked = False
+        self._has_asked = self._has_fitted = False
         self._seen = self._before = -1  # The newest step of the optimizers, and the one before.
         self._captured = -1  # The newest one that memory has, or is to have.
         self._rng = None  # As it was captured, until training has gone on from there.
@@ -86,6 +85,8 @@ class Callback(pl.Callback):
     def on_train_start(self, trainer, pl_module):
         self._seen = trainer.global_step
         if self.session is not None and not self._has_asked:
+            if not self._has_fitted:  # A second fit has the module of the first.
+                _left.warn(self.session, CURE, self._seen)
             self._start_fresh()
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
@@ -188,10 +189,8 @@ class Callback(pl.Callback):
         self._leave_fit()
         if self.session is not None and stage == "fit":
             session, self.session = self.session, None
-            try:
-                session.close()
-            except errors.CheckpointError as error:
-                logger.error("libckpt: %s", error)
+            self._has_fitted = True
+            _ending.end(session, trainer, self._has_file())
 
     def on_exception(self, trainer, pl_module, exception):
         self._leave_fit()

@@ -47,7 +47,7 @@ def initialize_easyckpt(
     """
     global _current
     if _current is not None:
-        _current.close()
+        _current.let_go()  # It may be the same job, as of a cell that runs again.
     _current = EasyCkpt(
         save_mem_interval, save_storage_interval, max_ckpt_num, log_file_path, job=job,
         save_dir=save_dir, load_dir=load_dir, dir=dir, ckpt_format=ckpt_format, **options,

@@ -45,7 +45,7 @@ class EasyCkpt:
 
     @property
     def is_disabled(self):
-        return _settings.is_true(self._options.get("disable", _settings.configured("disable")))
+        return _settings.is_disabled(self._options)
 
     @property
     def memory(self):
@@ -114,6 +114,12 @@ class EasyCkpt:
             self._memory.session.close()
         self._memory, self._folders = None, None
 
+    def let_go(self):
+        """Returns when the folders are on storage; the memory stays for another one."""
+        if self._folders is not None:
+            self._folders.close()
+        self.abandon()
+
     def abandon(self):
         """Lets go of the memory, which stays as it is."""
         if self._memory is not None and self._memory.session is not None:
@@ -157,6 +163,7 @@ class EasyCkpt:
                 raise failure  # There is something: do not begin anew over it.
             _leftovers.refuse_to_begin()
             if _training.stock("load_checkpoint") is None:
+                _folders.refuse_other(self.load_dir or ".")
                 logger.warning("libckpt: nothing to resume from: training begins at iteration 0")
                 return 0, 0
         if failure is not None:

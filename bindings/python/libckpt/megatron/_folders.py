@@ -129,6 +129,22 @@ def _first_failure(own):
     return next((each for each in found if each is not None), None)
 
 
+def refuse_other(directory):
+    """Raises where the tracker names something that is no iteration: a release has weights alone,
+    and to begin beside it from random ones is not what the program wants."""
+    tracker = pathlib.Path(directory) / TRACKER
+    try:
+        found = tracker.read_text().strip()
+    except OSError:
+        return
+    if found and newest_in(directory) is None:
+        raise errors.Unsupported(
+            f'load_checkpoint: {tracker} says "{found}", which is no iteration: megatron.training '
+            "loads a release; without it load its weights yourself, and give load_checkpoint "
+            "another load_dir"
+        )
+
+
 def newest_in(directory):
     """The iteration that the tracker names; None: there is none, or a release."""
     try:

@@ -81,8 +81,8 @@ class LocalCheckpointManager:
                 state_dict.insert_tensors(tensors)
             items = {"hollow": _as_tensor(hollow), "tensors": [each.detach() for each in tensors]}
             ticket = self.session.save(iteration, items)
-            if self._unopened is not None:
-                return None  # The opening has logged it.
+            if self._unopened is not None or ticket.outcome == "disabled":
+                return None  # The opening has logged it, or nothing is wanted.
             return None if ticket else f"the save {outcome_text(ticket.outcome)}"
         except Exception as error:  # Training goes on, whatever it is.
             return error

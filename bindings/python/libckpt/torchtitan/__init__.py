@@ -47,17 +47,18 @@ class CheckpointManager(_Stock):
         job: str = ""
         """Name of the run in memory; if empty LIBCKPT_JOB, or made of the checkpoint folder."""
 
-        save_mem_interval: int = 1
-        """Capture in memory every so many steps."""
+        save_mem_interval: int | None = None
+        """Capture in memory every so many steps; None: LIBCKPT_SAVE_MEM_INTERVAL, or each one."""
 
-        replicas: int = 2
-        """Copies of each rank's state, on as many nodes."""
+        replicas: int | None = None
+        """Copies of each rank's state, on as many nodes; None: LIBCKPT_REPLICAS, or 2."""
 
         def __post_init__(self):
             _Stock.Config.__post_init__(self)
             if not JOB.fullmatch(self.job):
                 raise ValueError(f"job {self.job!r}: 128 of letters, digits, '.', '_', '-' at most")
-            if self.save_mem_interval < 1 or self.replicas < 1:
+            if any(number is not None and number < 1
+                   for number in (self.save_mem_interval, self.replicas)):  # fmt: skip
                 raise ValueError("save_mem_interval and replicas must be at least 1.")
 
     def __init__(self, config, **given):

@@ -9,7 +9,7 @@ class CheckpointManager(_Stock):
     @dataclass(kw_only=True, slots=True)
     class Config(_Stock.Config):
         job: str = ""
-        save_mem_interval: int = 1
-        replicas: int = 2
+        save_mem_interval: int | None = None
+        replicas: int | None = None
 
     def __init__(self, config: Config, **given: Any) -> None: ...

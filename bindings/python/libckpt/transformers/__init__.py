@@ -119,8 +119,7 @@ class Callback(transformers.TrainerCallback):
             self._wrap(name, functools.partial(self._load, give))
 
     def _is_disabled(self):
-        given = self._options.get("disable")
-        return _settings.is_true(_settings.configured("disable") if given is None else given)
+        return _settings.is_disabled(self._options)
 
     def _wrap(self, name, method, always=False):
         """`method(stock, ...)` in the place of the Trainer's; an overridden one runs as it is."""

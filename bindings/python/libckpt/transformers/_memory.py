@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from libckpt import errors
 from libckpt.adapters.torch import _optimizers, _owners
-from libckpt.core import _resuming, _settings, _unopened
+from libckpt.core import _left, _resuming, _settings, _unopened
 from libckpt.core._fill import load
 from libckpt._init import init
 from libckpt.rng import RNG
@@ -20,6 +20,7 @@ from libckpt.rng import RNG
 logger = logging.getLogger("libckpt")
 
 BLOB_CAPACITY = 32 << 20  # The history of logged values is in it.
+CURE = "call train(resume_from_checkpoint=True)"  # Where a step is left behind.
 LEAVE_DEADLINE = 10.0  # At the end of the program, for the other ranks.
 _over = weakref.WeakSet()  # Their trainings ended well, and have their last step in a folder.
 TOTALS = {  # By name among the items, the Trainer's field.
@@ -38,6 +39,7 @@ class TrainerMemory:
         self._trainer = trainer
         self._captured = -1
         self._has_asked = False  # Memory for its newest step.
+        self._has_begun = False  # A training.
         self._overlap = _settings.flag("overlap", overlap)
         self._guarded = None
         self.session = self._unopened = None
@@ -68,8 +70,10 @@ class TrainerMemory:
             )
             return
         if not self._has_asked:  # The Trainer decides where training begins, not memory.
+            if not self._has_begun:  # A second train() has the model of the first.
+                _left.warn(self.session, CURE, self._captured)
             self.start_fresh()
-        self._has_asked = False  # A second train() begins where the Trainer says.
+        self._has_asked, self._has_begun = False, True  # The next one begins where it says.
 
     def _guard(self):
         optimizer = self._trainer.optimizer
