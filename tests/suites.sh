@@ -3,8 +3,8 @@
 # failed, skipped and summary.
 #
 # Tests of real processes fail by chance on a busy machine. So what fails in a suite of them is run
-# once more, alone, when the suite has ended. What passes then counts as passed, and the summary
-# names it as unsteady.
+# once more, alone, when the suite has ended. A test that passes then counts as passed, and the
+# summary names it as unsteady.
 
 second_tries_max=3  # More failures than these in one suite are no chance.
 

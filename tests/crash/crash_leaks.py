@@ -1,4 +1,4 @@
-"""What 300 saves, and 12 trainers one after the other, leave behind: nothing."""
+"""300 saves, and 12 trainers one after the other, leave nothing behind."""
 
 import functools
 import glob

@@ -40,13 +40,13 @@ def send(number, processes):
 
 
 class Story:
-    """What happens to one job, as the seed has it. `ends`: those that its ranks react to."""
+    """The events of one job, as the seed has them. `ends`: those that its ranks react to."""
 
     def __init__(self, door, ranks, seed, ends=ENDS):
         self._door, self._ranks, self._ends = door, ranks, ends
         self._chance = random.Random(seed)
         self._launch = None
-        self.told = []  # What happened, for whoever reads a failure.
+        self.told = []  # The events so far, for the reader of a failure.
 
     def _until(self, is_so):
         deadline = time.monotonic() + SECONDS_MAX
@@ -108,7 +108,7 @@ class Story:
         return 0 if is_memory_lost else first
 
     def _end(self, launch):
-        """Whoever is told to end does so by itself; the others are killed, as launchers do."""
+        """A rank that is asked to end does so by itself; others are killed, as launchers do."""
         self._until(lambda: len(launch.processes()) == self._ranks)
         end, processes = self._chance.choice(self._ends), launch.processes()
         hit = list(processes.values())

@@ -1,4 +1,4 @@
-"""What Google Cloud Storage's XML interface asks and answers, in front of an S3 server.
+"""The questions and answers of Google Cloud Storage's XML interface, in front of an S3 server.
 
 It follows Google's documents: signatures with GOOG4-HMAC-SHA256, conditions on generations,
 checksums as x-goog-hash. Amazon's own headers are refused, and its conditions of writes ignored.

@@ -1,4 +1,4 @@
-"""What Amazon checks and moto does not, for the proxy of bucket_server.py: clocks and keys."""
+"""Checks of Amazon's that moto lacks, for the proxy of bucket_server.py: clocks and keys."""
 
 import datetime
 import email.utils

@@ -306,7 +306,7 @@ def test_room_for_a_restored_state_is_written_once(monkeypatch):
 
 
 def test_a_restore_that_fails_leaves_no_foreign_bytes_in_the_optimizer(monkeypatch):
-    """Whoever begins anew behind it would train on with whatever lay in the memory."""
+    """A run that begins anew behind it would train on with whatever lay in the memory."""
     torch = pytest.importorskip("torch")
     from types import SimpleNamespace
 

@@ -40,7 +40,7 @@ def convert(folder, step):
 def test_an_attached_engine_loads_stock_universal_folders_and_memory_is_newer_later(
     jobs, tmp_path, case
 ):
-    """Of 2 ranks, on 1 rank; those are killed, and 2 ranks go on from memory."""
+    """2 ranks save, and 1 restores; those are killed, and 2 ranks go on from memory."""
     folder = tmp_path / "folder"
     given = {**case, "folder": str(folder)}
     whole = jobs.run(2, **given, job="whole", stock=True, save_at=[4])

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture
 def parts(trainer):
-    """What each of four ranks captures."""
+    """The captures of each of four ranks."""
 
     def ask(sizes, shape, kinds):
         log = trainer("one_rank.py", "--ranks", *map(json.dumps, (sizes, shape, kinds))).finish()

@@ -27,7 +27,7 @@ RANKS = 2
 
 
 class Launch:
-    """Of ranks that were forked by a trainer."""
+    """The ranks were forked by a trainer."""
 
     def __init__(self, trainer):
         self._trainer = trainer

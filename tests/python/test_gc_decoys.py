@@ -36,7 +36,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """Of somebody else, with names that are ours in a checkpoint."""
+    """Files of somebody else, with names that are ours in a checkpoint."""
     directory = tmp_path / "elsewhere"
     for name in ("manifest.json", "rank-00000.safetensors", "folder/rank-00000.part", "precious"):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)

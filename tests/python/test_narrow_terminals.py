@@ -18,7 +18,7 @@ STEPS = 9
 
 @pytest.fixture
 def lines(programs):
-    """What a command prints, on a terminal of so many columns; 0: into a pipe."""
+    """The output of a command on a terminal of so many columns; 0: into a pipe."""
 
     def run(columns, *arguments, status=0):
         environment = {**os.environ, "COLUMNS": str(columns)}

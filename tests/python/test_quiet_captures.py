@@ -46,7 +46,7 @@ def cluster(tmp_path, programs, watching):
 
 
 def begun(log, call, rank=0, calls_min=STEPS - 1):
-    """Of each call, the collectives by group."""
+    """The collectives of each call, by group."""
     found = [json.loads(" ".join(words[1:])) for words in said(log, rank, "call")
              if words[0] == call]  # fmt: skip
     assert len(found) >= calls_min, log[-4000:]
@@ -60,7 +60,7 @@ def check_quiet(log, *calls):
 
 
 def check_no_more(saves, expected):
-    """Of each save, no more on any group than the framework's own begins there."""
+    """A save begins no more on any group than the framework's own."""
     for ours, theirs in zip(saves, expected, strict=True):
         assert all(count <= theirs.get(group, 0) for group, count in ours.items()), (ours, theirs)
 

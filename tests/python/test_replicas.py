@@ -22,7 +22,7 @@ from libckpt.core import _launch, _ranks, _replicas, _rounds, _structure  # noqa
 
 
 def on_ranks(count, work):
-    """What `work(ranks)` answers, or raises, on each of so many ranks at the same time."""
+    """The answers or errors of `work(ranks)`, on each of so many ranks at the same time."""
     store = torch.distributed.HashStore()
     answers = [None] * count
 

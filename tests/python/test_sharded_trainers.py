@@ -59,7 +59,7 @@ SOME = [pytest.param(deepspeed(2), id="zero-2"), QUICK[1]]
 
 
 def train(trainer, output, kind="wrapper", ranks=2, **options):
-    """Of any number of ranks, which share the same global batch."""
+    """Any number of ranks, which share the same global batch."""
     batch = options.pop("batch", 4)
     given = {"ranks": ranks, "per_device_train_batch_size": batch // ranks, "max_steps": STEPS}
     return run(trainer, output, kind, **{**given, **options})

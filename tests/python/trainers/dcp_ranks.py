@@ -33,7 +33,7 @@ OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 class App:
-    """What DCP's own tutorial wraps: model and optimizer as one Stateful."""
+    """Model and optimizer as one Stateful, as in DCP's own tutorial."""
 
     def __init__(self, model, optimizer):
         self.model, self.optimizer = model, optimizer

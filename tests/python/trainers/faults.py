@@ -1,4 +1,4 @@
-"""What a test does to a training while it runs: Ctrl-C, and an exception in its loop."""
+"""The things that a test does to a training while it runs: Ctrl-C, and an exception in its loop."""
 
 import signal
 

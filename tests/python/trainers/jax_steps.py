@@ -37,7 +37,7 @@ def make_mesh(text):
 
 
 def shardings(mesh, tree):
-    """Of matrices: both axes of the mesh, where it has two; all else is on every device."""
+    """Matrices have both axes of the mesh, where it has two; all else is on every device."""
 
     def one(leaf):
         is_matrix = getattr(leaf, "ndim", 0) == 2

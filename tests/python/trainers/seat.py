@@ -72,7 +72,7 @@ class Job:
         self.train(seed)
         written = self.manager.save(str(self.directory / name), self.items(seed))
         doors.say("saved", name, digest(self.model, self.optimizer))
-        self.train(0)  # What was captured is what it was.
+        self.train(0)  # The capture is as it was.
         if written is not None:
             written.result(60)
 

@@ -41,7 +41,7 @@ class Loader:
 
 
 class Trainer:
-    """Of torchtitan's the parts that a manager sees."""
+    """The parts of torchtitan's that a manager sees."""
 
     def __init__(self, folder, kind, options):
         from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw

@@ -132,7 +132,8 @@ TEST_CASE("skip: a committed step is never given up", "[unit][agree]") {
   REQUIRE(agree::given_up(scene.view, 1, format::StepId{1, Step{5}}).empty());
 }
 
-TEST_CASE("skip: the next common step lies beyond what any rank has seen", "[unit][agree]") {
+TEST_CASE("skip: the next common step lies beyond the newest that a rank has seen",
+          "[unit][agree]") {
   Scene scene(2);
   scene.train(1, 10);
   scene.rank(1).last_seen = Step{12};

@@ -50,7 +50,7 @@ struct Rules {
   bool has_old_list = false;  // The list of nodes has the number of the world before.
 };
 
-// Of two ranks: 60 KiB of numbers for each, in Chunks of 4 KiB; with a header, and a page of blobs.
+// Two ranks, 60 KiB of numbers for each, in Chunks of 4 KiB; with a header, and a page of blobs.
 inline constexpr std::uint64_t shard_bytes = 17 * 4 * KiB;
 
 // Most numbers do not change, and the peers are not sent again what they have.
