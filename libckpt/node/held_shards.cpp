@@ -196,7 +196,7 @@ Task<void> HeldShards::read_chunk_here(const arena::Lease& lease, std::size_t in
   if (is_good) {
     sink.take(index, chunk.is_brought(sink) ? std::span<const std::byte>() : bytes);
   } else if (!std::exchange(is_damaged, true)) {
-    slots_.quarantine(lease.record().id, start_.digests.at(lease.record().id.rank));
+    slots_.quarantine(lease);
   }
   co_return Status();
 }

@@ -181,7 +181,7 @@ Task<std::vector<std::vector<std::byte>>> LentStep::read(std::uint32_t rank,
       read[place].assign(bytes.begin(), bytes.end());
       continue;
     }
-    slots_.quarantine(record->id, start_.digests[rank]);
+    slots_.quarantine(*lease);
     leases_.erase(rank);
     life_.touch();
     left.assign(chunks.begin() + static_cast<std::ptrdiff_t>(place), chunks.end());

@@ -383,7 +383,7 @@ Task<void> RestoreRunner::offer(std::uint32_t rank, SessionId id, format::Start 
   session->copy_result.reset();
   if (answer) note_brought(rank, *session, brought);
   if (!answer && answer.error().code() == Errc::corruption) {
-    slots_.quarantine(lease.record().id, lease.slot().digest());
+    slots_.quarantine(lease);
   }
   co_return answer;
 }

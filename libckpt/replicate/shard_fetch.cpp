@@ -168,7 +168,7 @@ Task<void> serve_fetch(wire::Connection& connection, Clock& clock, std::string j
   // goes only if it is ours that is damaged.
   std::vector<std::size_t> doubtful = std::move(sent.unacknowledged);
   auto damage = co_await find_damage_in(std::move(doubtful), stream.options.compute, source);
-  if (damage && *damage) provider.damaged(job, wanted.shard, wanted.digest, **damage);
+  if (damage && *damage) provider.damaged(job, source, **damage);
   connection.close();
   co_return fail(sent.refusal ? std::move(*sent.refusal) : std::move(*sent.failure));
 }

@@ -20,9 +20,8 @@ class ShardProvider {
   // Errors, sent to the other node: not_found, unavailable.
   virtual Result<SealedShard> lease(const std::string& job, const format::ShardId& shard,
                                     const Digest& digest) = 0;
-  // A Chunk of our copy no longer matches its checksum: quarantine the copy.
-  virtual void damaged(const std::string& job, const format::ShardId& shard, const Digest& digest,
-                       std::size_t chunk) = 0;
+  // A Chunk of this copy, which `lease` gave, no longer matches its checksum: quarantine the copy.
+  virtual void damaged(const std::string& job, const SealedShard& copy, std::size_t chunk) = 0;
 };
 
 // Errors: not_found, unavailable, corruption (the record does not have this digest).
