@@ -240,6 +240,17 @@ bool are_other_pieces(const format::Layout& wanted, const format::Layout& saved)
 
 }  // namespace
 
+// Ranks that restore together read the same records.
+std::shared_ptr<SharedRecords> RestoreRunner::records_of(const format::Start& start) {
+  const std::pair attempt(start.start_id, start.attempt);
+  auto shared = records_.lock();
+  if (shared && records_for_ == attempt) return shared;
+  shared = std::make_shared<SharedRecords>(facts_.clock());
+  records_ = shared;
+  records_for_ = attempt;
+  return shared;
+}
+
 // The same number of ranks may be another mesh, and captures of ranks that hold copies have only
 // parts.
 asio::awaitable<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId id,
@@ -254,7 +265,7 @@ asio::awaitable<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId 
     return session->wanted_tensors || has_pieces ? session->restored_layout() : nullptr;
   };
   if (wanted() == nullptr) co_return false;
-  HeldShards shards({facts_, slots_, replication_, storage_}, start);
+  HeldShards shards({facts_, slots_, replication_, storage_, records_of(start)}, start);
   const auto saved = co_await shards.whole_record(rank);
   const format::Layout* const tensors = wanted();
   if (tensors == nullptr) co_return false;
@@ -291,7 +302,7 @@ Task<void> RestoreRunner::offer_from_pieces(std::uint32_t rank, SessionId id, fo
   if (session == nullptr || session->restored_layout() == nullptr)
     co_return fail(Errc::cancelled, "offer pieces: the trainer died, or has no tensors");
   gather::ShardWish wish{specs_of(*session->restored_layout()), session->joins_shards};
-  HeldShards shards({facts_, slots_, replication_, storage_}, start);
+  HeldShards shards({facts_, slots_, replication_, storage_, records_of(start)}, start);
   const gather::ReaderRank reader{rank, facts_.shape.world_size};
   CKPT_CO_TRY(gather::ShapedShard shaped,
               co_await gather::shape_shard(shards, reader, std::move(wish)));

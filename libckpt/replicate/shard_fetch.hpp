@@ -13,6 +13,9 @@
 
 namespace ckpt::replicate {
 
+// From this number on, work on all tensors of a record takes long enough for another thread.
+inline constexpr std::size_t tensors_worth_a_thread = 256;
+
 // ShardProvider: the node's engine, as a holder of sealed copies.
 class ShardProvider {
  public:
