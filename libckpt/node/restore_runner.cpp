@@ -128,8 +128,10 @@ asio::awaitable<void> RestoreRunner::bring_shard(std::uint32_t rank_number, Sess
                                                  format::Start start) {
   const JobLife::WorkPass work = life_.begin_work();
   Status offered;  // GCC 12 destroys what a conditional expression awaits twice.
-  const bool is_put_together = co_await needs_pieces(rank_number, id, start);
-  if (is_put_together) {
+  const auto is_put_together = co_await needs_pieces(rank_number, id, start);
+  if (!is_put_together) {
+    offered = fail(is_put_together.error());
+  } else if (*is_put_together) {
     co_await hold_own_shard(rank_number, id, start);
     offered = co_await offer_from_pieces(rank_number, id, start);
   } else {
@@ -252,9 +254,9 @@ std::shared_ptr<SharedRecords> RestoreRunner::records_of(const format::Start& st
 }
 
 // The same number of ranks may be another mesh, and captures of ranks that hold copies have only
-// parts.
-asio::awaitable<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId id,
-                                                  const format::Start& start) {
+// parts. Errors: those of reading the record of what was saved.
+Task<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId id,
+                                       const format::Start& start) {
   if (start.is_of_others()) co_return true;
   const auto wanted = [&]() -> const format::Layout* {  // Null: its save is as it wants it.
     const Session* session = ranks_.find(id);
@@ -270,7 +272,8 @@ asio::awaitable<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId 
   const format::Layout* const tensors = wanted();
   if (tensors == nullptr) co_return false;
   const bool has_copies = ranks_.find(id)->wanted_tensors != nullptr;
-  if (!saved) co_return has_copies;
+  if (!saved && has_copies) co_return true;
+  if (!saved) co_return fail(Error(saved.error()));
   if (has_copies) co_return format::fingerprint(*tensors) != (*saved)->model;
   co_return are_other_pieces(*tensors, (*saved)->layout);
 }

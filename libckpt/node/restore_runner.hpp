@@ -60,7 +60,7 @@ class RestoreRunner {
   void announce(const Rank& rank, Session& session, const format::Start& start) const;
   asio::awaitable<void> bring_shard(std::uint32_t rank, SessionId id, format::Start start);
   std::shared_ptr<SharedRecords> records_of(const format::Start& start);
-  asio::awaitable<bool> needs_pieces(std::uint32_t rank, SessionId id, const format::Start& start);
+  Task<bool> needs_pieces(std::uint32_t rank, SessionId id, const format::Start& start);
   asio::awaitable<void> hold_own_shard(std::uint32_t rank, SessionId id,
                                        const format::Start& start);
   Task<void> offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start);
