@@ -30,7 +30,7 @@ class Sink final : public replicate::ReplicaSink, public replicate::ShardProvide
     target.applied = replicate::ChunkSet(offer.record->chunk_crcs.size());
     return target;
   }
-  void base_damaged(const replicate::CopyName&, std::size_t) override {}  // It grants none.
+  void base_damaged(const replicate::SealedShard&, std::size_t) override {}  // It grants none.
   void chunk_applied(std::uint64_t, std::size_t) override {}
   Status sealed(std::uint64_t) override { return {}; }
   void abandoned(std::uint64_t) override {}
@@ -38,7 +38,7 @@ class Sink final : public replicate::ReplicaSink, public replicate::ShardProvide
                                        const Digest&) override {
     return fail(Errc::not_found, "nothing is fetched here");
   }
-  void damaged(const std::string&, const format::ShardId&, const Digest&, std::size_t) override {}
+  void damaged(const std::string&, const replicate::SealedShard&, std::size_t) override {}
 
  private:
   std::span<std::byte> slot_;

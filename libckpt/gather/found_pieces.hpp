@@ -3,9 +3,10 @@
 //
 // Shards may come in any order: what is kept, and each error, depends only on what they have.
 //
-// Memory: about 300 bytes for each different region that a want overlaps, and 60 for each of its
-//         copies, of which some are kept; less than 1 KiB for each wanted name; the records of the
-//         shards that a kept piece is from. It does not grow with the other pieces.
+// Memory: about 300 bytes for each different region of two dimensions that a want overlaps, and 32
+//         more for each further dimension; 60 for each of its copies, of which some are kept; less
+//         than 1 KiB for each wanted name; the records of the shards that a kept piece is from. It
+//         does not grow with the other pieces.
 #pragma once
 
 #include <ckpt/result.hpp>

@@ -19,8 +19,6 @@ namespace ckpt::gather {
 
 namespace {
 
-// Descriptions are small, and many shards may have no wanted name.
-constexpr std::size_t looks_in_flight = 16;
 constexpr std::size_t shards_in_flight = 4;
 constexpr std::size_t gaps_named_max = 5;
 constexpr std::size_t checks_in_flight = 4;  // As many threads may take checksums.

@@ -22,6 +22,9 @@ struct Excerpt {
   std::vector<format::TensorPlace> tensors;           // Those of wanted names.
 };
 
+// Descriptions are small, and many shards may have no wanted name.
+inline constexpr std::size_t looks_in_flight = 16;
+
 // Where a shard is read from first; nearer ones are smaller.
 enum class Nearness : std::uint8_t { own_memory, peer_memory, storage };
 

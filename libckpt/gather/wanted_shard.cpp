@@ -100,9 +100,28 @@ bool is_joined(const ShardSource& source, const ReaderRank& reader, std::uint32_
 
 // The shards that have a name: as much of them as matters here.
 struct Holders {
-  std::uint32_t first = 0;
+  std::uint32_t first = 0;  // Of one that is the only one.
   bool are_several = false;
 };
+
+// What shards have of the wanted names. Shards may come in any order.
+struct SeenPieces {
+  std::vector<std::string> names;  // They ascend.
+  std::set<std::string> divided;   // Those that are a piece in some shard.
+  std::map<std::string, Holders> holders;
+};
+
+// `seen` lives until the Task ends.
+Task<void> look_for_pieces(ShardSource& source, SeenPieces& seen, std::uint32_t rank) {
+  std::vector<std::string> asked = seen.names;
+  CKPT_CO_TRY(const Excerpt found, co_await source.look(rank, std::move(asked)));
+  for (const format::TensorPlace& tensor : found.tensors) {
+    if (tensor.piece) seen.divided.insert(tensor.name);
+    Holders& known = seen.holders.try_emplace(tensor.name, Holders{rank}).first->second;
+    known.are_several = known.are_several || known.first != rank;
+  }
+  co_return Status();
+}
 
 // Leaves of `wanted` what is a piece in some shard, or is one here of a tensor that some shard has:
 // who wants all of a tensor may be the only one who has no piece of it. So stays a whole tensor
@@ -110,19 +129,17 @@ struct Holders {
 // reader reports the tensors that no shard has.
 Task<void> keep_pieces(ShardSource& source, ReaderRank reader,
                        std::vector<format::TensorSpec>& wanted) {
-  std::set<std::string> names;
-  for (const format::TensorSpec& tensor : wanted) names.insert(tensor.name);
-  std::set<std::string> divided;
-  std::map<std::string, Holders> holders;
-  for (std::uint32_t rank = 0; rank < source.shard_count(); ++rank) {
-    std::vector<std::string> asked(names.begin(), names.end());
-    CKPT_CO_TRY(const Excerpt found, co_await source.look(rank, std::move(asked)));
-    for (const format::TensorPlace& tensor : found.tensors) {
-      if (tensor.piece) divided.insert(tensor.name);
-      Holders& known = holders.try_emplace(tensor.name, Holders{rank}).first->second;
-      known.are_several = known.are_several || known.first != rank;
-    }
-  }
+  SeenPieces seen;
+  for (const format::TensorSpec& tensor : wanted) seen.names.push_back(tensor.name);
+  std::ranges::sort(seen.names);
+  seen.names.erase(std::ranges::unique(seen.names).begin(), seen.names.end());
+  std::function<Task<void>(std::size_t)> look = [&](std::size_t rank) {
+    return look_for_pieces(source, seen, static_cast<std::uint32_t>(rank));
+  };
+  CKPT_CO_CHECK(
+      co_await storage::for_each_parallel(source.shard_count(), looks_in_flight, std::move(look)));
+  const std::set<std::string>& divided = seen.divided;
+  const std::map<std::string, Holders>& holders = seen.holders;
   const auto is_kept = [&](const format::TensorSpec& tensor) {
     const auto there = holders.find(tensor.name);
     if (there == holders.end()) return false;

@@ -1,5 +1,7 @@
 #include "node/copy_base.hpp"
 
+#include "base/assert.hpp"
+
 namespace ckpt::node {
 
 using arena::Slot;
@@ -17,6 +19,11 @@ replicate::SealedShard source_of(std::shared_ptr<Slot> slot) {
   source.spans = lease->file_spans({0, source.record->bytes});
   source.lease = std::move(lease);
   return source;
+}
+
+const arena::Lease& lease_of(const replicate::SealedShard& source) {
+  CKPT_ASSERT(source.lease != nullptr);
+  return *static_cast<const arena::Lease*>(source.lease.get());
 }
 
 std::optional<replicate::Base> base_for(const SlotTable& slots, const format::ShardRecord& record,

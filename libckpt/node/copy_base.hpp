@@ -27,6 +27,8 @@ bool is_base(const format::ShardRecord& earlier, const format::ShardRecord& reco
 
 // The slot is sealed, and leased from here on.
 replicate::SealedShard source_of(std::shared_ptr<arena::Slot> slot);
+// The Lease of one that source_of made.
+const arena::Lease& lease_of(const replicate::SealedShard& source);
 
 // The newest base of `record` that is held here and among those that the target was `given`.
 std::optional<replicate::Base> base_for(const SlotTable& slots, const format::ShardRecord& record,

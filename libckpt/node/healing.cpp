@@ -9,6 +9,7 @@
 #include "arena/arena_limits.hpp"
 #include "base/assert.hpp"
 #include "base/log.hpp"
+#include "node/copy_base.hpp"
 #include "replicate/chunk_stream.hpp"
 #include "replicate/joint_fetch.hpp"
 
@@ -88,23 +89,26 @@ asio::awaitable<void> Healing::verify_now_and_then() {
 }
 
 asio::awaitable<void> Healing::verify_memory() {
-  std::vector<std::pair<format::ShardId, Digest>> copies;
-  slots_.for_each_sealed([&](Slot& slot, bool) { copies.emplace_back(slot.id(), slot.digest()); });
-  for (const auto& [id, digest] : copies) co_await verify_copy(id, digest);
+  std::vector<std::weak_ptr<Slot>> copies;
+  slots_.for_each_sealed([&](Slot& slot, bool) { copies.push_back(slot.weak_from_this()); });
+  for (const std::weak_ptr<Slot>& copy : copies) co_await verify_copy(copy);
 }
 
-// Holds the Slot for a Chunk at a time: training may need it.
-asio::awaitable<void> Healing::verify_copy(format::ShardId id, Digest digest) {
-  const std::string& job = facts_.shape.job;
+// Holds the Slot for a Chunk at a time: training may need it. A node may have two copies of a shard
+// (a rank's own, and one for another node), so the Slot says which one is looked at.
+asio::awaitable<void> Healing::verify_copy(std::weak_ptr<Slot> copy) {
+  std::shared_ptr<const format::ShardRecord> looked_at;
   for (std::size_t index = 0; !is_stopping_; ++index) {
-    Result<replicate::SealedShard> source = replication_.lease(job, id, digest);
-    if (!source || facts_.is_useless(id.at)) co_return;
-    if (index == source->record->chunk_crcs.size()) co_return;
-    const auto is_good =
-        co_await replicate::is_whole(facts_.context.seams.compute, std::move(*source), index);
+    const std::shared_ptr<Slot> slot = copy.lock();
+    if (!slot || !SlotTable::is_readable(*slot) || facts_.is_useless(slot->id().at)) co_return;
+    if (!looked_at) looked_at = slot->record();
+    if (looked_at != slot->record()) co_return;  // Another shard by now: the next time.
+    if (index == looked_at->chunk_crcs.size()) co_return;
+    const replicate::SealedShard source = source_of(slot);
+    const auto is_good = co_await replicate::is_whole(facts_.context.seams.compute, source, index);
     if (!is_good) co_return;  // No thread for it: the next time.
     if (*is_good) continue;
-    replication_.damaged(job, id, digest, index);
+    replication_.damaged(facts_.shape.job, source, index);
     co_return;
   }
 }

@@ -49,7 +49,7 @@ class Healing {
   };
   asio::awaitable<void> verify_now_and_then();
   asio::awaitable<void> verify_memory();
-  asio::awaitable<void> verify_copy(format::ShardId id, Digest digest);
+  asio::awaitable<void> verify_copy(std::weak_ptr<arena::Slot> copy);
   asio::awaitable<void> verify_files();
   Task<void> verify_shard(format::ShardId id, Digest digest);
   bool is_needed(Source source) const;

@@ -6,6 +6,7 @@
 
 #include "base/assert.hpp"
 #include "replicate/joint_fetch.hpp"
+#include "replicate/shard_fetch.hpp"
 #include "storage/parallel.hpp"
 
 namespace ckpt::node {
@@ -74,9 +75,8 @@ gather::Nearness HeldShards::nearness(std::uint32_t rank) const {
 
 Task<std::shared_ptr<const ShardRecord>> HeldShards::whole_record(std::uint32_t rank) {
   if (const std::shared_ptr<Slot> slot = held_here(rank)) co_return slot->record();
-  if (auto kept = records_.find(rank)) co_return kept;
-  CKPT_CO_TRY(auto record, co_await fetch_record(rank));
-  records_.add(record);
+  SharedRecords::Fetch fetch = [this](std::uint32_t each) { return fetch_record(each); };
+  auto record = co_await records_->find_or_fetch(rank, std::move(fetch));
   co_return record;
 }
 
@@ -123,9 +123,16 @@ Task<gather::Excerpt> HeldShards::look(std::uint32_t rank, std::vector<std::stri
   CKPT_ASSERT(std::ranges::is_sorted(names));
   CKPT_CO_TRY(const auto record, co_await whole_record(rank));
   gather::Excerpt excerpt;
-  for (const format::TensorPlace& tensor : record->layout.tensors)
-    if (std::ranges::binary_search(names, tensor.name)) excerpt.tensors.push_back(tensor);
-  excerpt.record = without_tensors(*record);
+  std::function<void()> pick = [&excerpt, &names, record] {
+    for (const format::TensorPlace& tensor : record->layout.tensors)
+      if (std::ranges::binary_search(names, tensor.name)) excerpt.tensors.push_back(tensor);
+    excerpt.record = without_tensors(*record);
+  };
+  if (record->layout.tensors.size() < replicate::tensors_worth_a_thread) {
+    pick();
+  } else {
+    CKPT_CO_CHECK(co_await run_on(facts_.context.seams.compute, std::move(pick)));
+  }
   co_return excerpt;
 }
 
@@ -196,7 +203,7 @@ Task<void> HeldShards::read_chunk_here(const arena::Lease& lease, std::size_t in
   if (is_good) {
     sink.take(index, chunk.is_brought(sink) ? std::span<const std::byte>() : bytes);
   } else if (!std::exchange(is_damaged, true)) {
-    slots_.quarantine(lease.record().id, start_.digests.at(lease.record().id.rank));
+    slots_.quarantine(lease);
   }
   co_return Status();
 }

@@ -6,8 +6,10 @@
 //
 // Threads: the engine's. Lifetime: that of one restore of one rank. It holds nothing of the job
 //          between calls.
-// Memory: 64 MiB of records, so that a small job's are fetched once. Those of a large job come
-//         again with each look; a read needs only what remains of a record without its tensors.
+// Memory: 64 MiB of records, which the ranks of a node share, so that a small job's are fetched
+// once.
+//         Those of a large job come again with each look; a read needs only what remains of a
+//         record without its tensors.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +23,8 @@
 #include "format/start.hpp"
 #include "gather/shard_source.hpp"
 #include "node/job_storage.hpp"
-#include "node/kept_records.hpp"
 #include "node/replication.hpp"
+#include "node/shared_records.hpp"
 #include "node/slot_table.hpp"
 
 namespace ckpt::node {
@@ -34,6 +36,7 @@ class HeldShards final : public gather::ShardSource {
     SlotTable& slots;
     Replication& replication;
     JobStorage& storage;
+    std::shared_ptr<SharedRecords> records;  // Of the same Start.
   };
   // `start` has a base.
   HeldShards(Parts parts, const format::Start& start)
@@ -41,6 +44,7 @@ class HeldShards final : public gather::ShardSource {
         slots_(parts.slots),
         replication_(parts.replication),
         storage_(parts.storage),
+        records_(std::move(parts.records)),
         start_(start) {}
 
   std::uint32_t shard_count() const override;
@@ -77,8 +81,8 @@ class HeldShards final : public gather::ShardSource {
   SlotTable& slots_;
   Replication& replication_;
   JobStorage& storage_;
+  const std::shared_ptr<SharedRecords> records_;  // Those that come from elsewhere.
   const format::Start start_;
-  KeptRecords records_;  // Those that came from elsewhere.
   std::set<std::string> peers_read_;
   bool was_storage_read_ = false;
   std::uint64_t bytes_from_memory_ = 0, bytes_from_storage_ = 0;

@@ -75,10 +75,11 @@ bool IncomingCopies::make_room(std::uint32_t rank) {
   return false;
 }
 
-void IncomingCopies::base_damaged(const replicate::CopyName& base, std::size_t chunk) {
+void IncomingCopies::base_damaged(const replicate::SealedShard& base, std::size_t chunk) {
+  const format::ShardId& id = base.record->id;
   log_warning("job={} step={} rank={} chunk={} of our copy is damaged", facts_.shape.job,
-              number(base.shard.at.step), base.shard.rank, chunk);
-  slots_.quarantine(base.shard, base.digest);
+              number(id.at.step), id.rank, chunk);
+  slots_.quarantine(lease_of(base));
   life_.touch();
 }
 

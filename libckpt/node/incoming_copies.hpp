@@ -26,7 +26,7 @@ class IncomingCopies final : public replicate::ReplicaSink {
       : facts_(facts), life_(life), slots_(slots), giving_way_(giving_way) {}
 
   Result<replicate::ReplicaTarget> reserve(const replicate::ShardOffer& offer) override;
-  void base_damaged(const replicate::CopyName& base, std::size_t chunk) override;
+  void base_damaged(const replicate::SealedShard& base, std::size_t chunk) override;
   void chunk_applied(std::uint64_t ticket, std::size_t index) override;
   Status sealed(std::uint64_t ticket) override;
   void abandoned(std::uint64_t ticket) override;

@@ -222,9 +222,7 @@ Task<void> JobStorage::write_shard(format::FlushOrder order, Shard shard) {
   CKPT_POINT("flush.data_done");
   if (!flushed) {
     // A node that holds another copy heals it, and writes the part.
-    if (flushed.error().code() == Errc::corruption) {
-      slots_.quarantine({order.at, part.rank}, shard.digest);
-    }
+    if (flushed.error().code() == Errc::corruption) slots_.quarantine(*shard.lease);
     co_return fail(std::move(flushed).error());
   }
   // Also when another node writes the part by now: the turn that is done first counts.

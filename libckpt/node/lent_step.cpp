@@ -77,7 +77,9 @@ LentStep::LentStep(Parts parts, format::Start start)
       slots_(parts.slots),
       job_(parts.life.hold()),
       start_(std::move(start)),
-      shards_({parts.facts, parts.slots, parts.replication, parts.storage}, start_) {
+      shards_({parts.facts, parts.slots, parts.replication, parts.storage,
+               std::make_shared<SharedRecords>(parts.facts.clock())},
+              start_) {
   for (const auto& [rank, own] : slots_.all_own()) {
     if (rank >= start_.digests.size()) continue;
     for (const OwnSlot& each : own.slots) {
@@ -181,7 +183,7 @@ Task<std::vector<std::vector<std::byte>>> LentStep::read(std::uint32_t rank,
       read[place].assign(bytes.begin(), bytes.end());
       continue;
     }
-    slots_.quarantine(record->id, start_.digests[rank]);
+    slots_.quarantine(*lease);
     leases_.erase(rank);
     life_.touch();
     left.assign(chunks.begin() + static_cast<std::ptrdiff_t>(place), chunks.end());

@@ -260,7 +260,7 @@ Task<void> Replication::send(Lane lane, std::shared_ptr<Slot> slot) {
   if (sent.error().code() == Errc::corruption) {
     // Noise on the way must not cost us a good copy: it goes only if it is ours that is damaged.
     auto damage = co_await replicate::find_damage(facts_.context.seams.compute, source);
-    if (damage && *damage) damaged(facts_.shape.job, copy.first, copy.second, **damage);
+    if (damage && *damage) damaged(facts_.shape.job, source, **damage);
   }
   co_return fail(std::move(sent).error());
 }
@@ -305,11 +305,12 @@ Result<replicate::SealedShard> Replication::lease(const std::string& job,
   return source_of(std::move(slot));
 }
 
-void Replication::damaged(const std::string&, const format::ShardId& shard, const Digest& digest,
+void Replication::damaged(const std::string&, const replicate::SealedShard& copy,
                           std::size_t chunk) {
+  const format::ShardId& shard = copy.record->id;
   log_warning("job={} step={} rank={} chunk={} of our copy is damaged", facts_.shape.job,
               number(shard.at.step), shard.rank, chunk);
-  slots_.quarantine(shard, digest);
+  slots_.quarantine(lease_of(copy));
   life_.touch();
 }
 

@@ -65,7 +65,7 @@ class Replication final : public replicate::ShardProvider {
 
   Result<replicate::SealedShard> lease(const std::string& job, const format::ShardId& shard,
                                        const Digest& digest) override;
-  void damaged(const std::string& job, const format::ShardId& shard, const Digest& digest,
+  void damaged(const std::string& job, const replicate::SealedShard& copy,
                std::size_t chunk) override;
 
   // A copy of the rank that broke off on its way here gives its Slot back. False: there is none.

@@ -130,8 +130,10 @@ asio::awaitable<void> RestoreRunner::bring_shard(std::uint32_t rank_number, Sess
                                                  format::Start start) {
   const JobLife::WorkPass work = life_.begin_work();
   Status offered;  // GCC 12 destroys what a conditional expression awaits twice.
-  const bool is_put_together = co_await needs_pieces(rank_number, id, start);
-  if (is_put_together) {
+  const auto is_put_together = co_await needs_pieces(rank_number, id, start);
+  if (!is_put_together) {
+    offered = fail(is_put_together.error());
+  } else if (*is_put_together) {
     co_await hold_own_shard(rank_number, id, start);
     offered = co_await offer_from_pieces(rank_number, id, start);
   } else {
@@ -242,10 +244,21 @@ bool are_other_pieces(const format::Layout& wanted, const format::Layout& saved)
 
 }  // namespace
 
+// Ranks that restore together read the same records.
+std::shared_ptr<SharedRecords> RestoreRunner::records_of(const format::Start& start) {
+  const std::pair attempt(start.start_id, start.attempt);
+  auto shared = records_.lock();
+  if (shared && records_for_ == attempt) return shared;
+  shared = std::make_shared<SharedRecords>(facts_.clock());
+  records_ = shared;
+  records_for_ = attempt;
+  return shared;
+}
+
 // The same number of ranks may be another mesh, and captures of ranks that hold copies have only
-// parts.
-asio::awaitable<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId id,
-                                                  const format::Start& start) {
+// parts. Errors: those of reading the record of what was saved.
+Task<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId id,
+                                       const format::Start& start) {
   if (start.is_of_others()) co_return true;
   const auto wanted = [&]() -> const format::Layout* {  // Null: its save is as it wants it.
     const Session* session = ranks_.find(id);
@@ -256,12 +269,13 @@ asio::awaitable<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId 
     return session->wanted_tensors || has_pieces ? session->restored_layout() : nullptr;
   };
   if (wanted() == nullptr) co_return false;
-  HeldShards shards({facts_, slots_, replication_, storage_}, start);
+  HeldShards shards({facts_, slots_, replication_, storage_, records_of(start)}, start);
   const auto saved = co_await shards.whole_record(rank);
   const format::Layout* const tensors = wanted();
   if (tensors == nullptr) co_return false;
   const bool has_copies = ranks_.find(id)->wanted_tensors != nullptr;
-  if (!saved) co_return has_copies;
+  if (!saved && has_copies) co_return true;
+  if (!saved) co_return fail(Error(saved.error()));
   if (has_copies) co_return format::fingerprint(*tensors) != (*saved)->model;
   co_return are_other_pieces(*tensors, (*saved)->layout);
 }
@@ -293,7 +307,7 @@ Task<void> RestoreRunner::offer_from_pieces(std::uint32_t rank, SessionId id, fo
   if (session == nullptr || session->restored_layout() == nullptr)
     co_return fail(Errc::cancelled, "offer pieces: the trainer died, or has no tensors");
   gather::ShardWish wish{specs_of(*session->restored_layout()), session->joins_shards};
-  HeldShards shards({facts_, slots_, replication_, storage_}, start);
+  HeldShards shards({facts_, slots_, replication_, storage_, records_of(start)}, start);
   const gather::ReaderRank reader{rank, facts_.shape.world_size};
   CKPT_CO_TRY(gather::ShapedShard shaped,
               co_await gather::shape_shard(shards, reader, std::move(wish)));
@@ -385,7 +399,7 @@ Task<void> RestoreRunner::offer(std::uint32_t rank, SessionId id, format::Start 
   session->copy_result.reset();
   if (answer) note_brought(rank, *session, brought);
   if (!answer && answer.error().code() == Errc::corruption) {
-    slots_.quarantine(lease.record().id, lease.slot().digest());
+    slots_.quarantine(lease);
   }
   co_return answer;
 }

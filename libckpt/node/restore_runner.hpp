@@ -29,6 +29,7 @@
 namespace ckpt::node {
 
 class HeldShards;
+class SharedRecords;
 
 // The step that a restore has brought to a trainer.
 struct Brought {
@@ -58,7 +59,8 @@ class RestoreRunner {
   void obey_start(Rank& rank, const format::Start& start);
   void announce(const Rank& rank, Session& session, const format::Start& start) const;
   asio::awaitable<void> bring_shard(std::uint32_t rank, SessionId id, format::Start start);
-  asio::awaitable<bool> needs_pieces(std::uint32_t rank, SessionId id, const format::Start& start);
+  std::shared_ptr<SharedRecords> records_of(const format::Start& start);
+  Task<bool> needs_pieces(std::uint32_t rank, SessionId id, const format::Start& start);
   asio::awaitable<void> hold_own_shard(std::uint32_t rank, SessionId id,
                                        const format::Start& start);
   Task<void> offer_from_any_source(std::uint32_t rank, SessionId id, format::Start start);
@@ -84,6 +86,8 @@ class RestoreRunner {
   Replication& replication_;
   JobStorage& storage_;
   RestoreRoom room_;
+  std::weak_ptr<SharedRecords> records_;                 // While some restore reads them;
+  std::pair<std::uint64_t, std::uint64_t> records_for_;  // of this Start and attempt.
   std::map<std::uint32_t, std::pair<SessionId, Brought>> brought_;  // By rank, to its newest one.
 };
 

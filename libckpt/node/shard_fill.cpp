@@ -159,7 +159,7 @@ Task<void> ShardFill::fill_from_here() {
   CKPT_CO_CHECK(begin(lease.shared_record()));
   CKPT_CO_TRY(const bool is_good, co_await copy_good(lease));
   if (is_good) co_return Status();
-  slots_.quarantine(id_, digest_);
+  slots_.quarantine(lease);
   co_return fail(Errc::corruption,
                  fmt::format("copy in memory: a chunk of step {} is damaged", number(id_.at.step)));
 }

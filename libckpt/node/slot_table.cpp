@@ -16,10 +16,6 @@ using arena::Slot;
 
 namespace {
 
-bool is_readable(const Slot& slot) {
-  return slot.state() == Slot::State::sealed && !slot.is_retiring();
-}
-
 std::uint64_t free_bytes(const OwnSlots& own_slots) {
   std::uint64_t bytes = 0;
   for (const OwnSlot& own_slot : own_slots.slots) {
@@ -290,6 +286,10 @@ asio::awaitable<void> SlotTable::make_replicas(std::uint32_t rank, std::uint64_t
   made();
 }
 
+bool SlotTable::is_readable(const Slot& slot) {
+  return slot.state() == Slot::State::sealed && !slot.is_retiring();
+}
+
 void SlotTable::for_each_sealed(const std::function<void(Slot& slot, bool is_own)>& visit) const {
   for (const auto& [rank, own_slots] : own_) {
     for (const OwnSlot& own_slot : own_slots.slots) {
@@ -344,17 +344,19 @@ bool SlotTable::retire_if(const std::function<bool(const format::ShardId& id)>& 
   return has_retired;
 }
 
-void SlotTable::quarantine(const format::ShardId& id, const Digest& digest) {
+// While the Lease lives, its Slot has the bytes that were read.
+void SlotTable::quarantine(const arena::Lease& damaged) {
   check_invariants();
-  const std::shared_ptr<Slot> slot = find(id, digest);
-  if (!slot) return;
+  Slot& slot = damaged.slot();
+  if (!is_readable(slot)) return;
+  const format::ShardId id = slot.id();
+  const Digest digest = slot.digest();
   log_warning("job={} step={} rank={} a copy in memory failed verification and is not used again",
               job_, number(id.at.step), id.rank);
-  slot->quarantine();
-  slot->retire();
+  slot.quarantine();
+  slot.retire();
   quarantined_.emplace_back(id, digest);
-  CKPT_ASSERT(find(id, digest) != slot);
-  sweep_old();
+  CKPT_ASSERT(find(id, digest).get() != &slot);
   check_invariants();
 }
 

@@ -76,7 +76,9 @@ class SlotTable {
   // Gives back what ranks of this node have more since, as far as it is free.
   void let_go_healed();
 
-  // Every sealed Slot, own and replica.
+  // Sealed, and not about to be freed.
+  static bool is_readable(const arena::Slot& slot);
+  // Every readable Slot, own and replica.
   void for_each_sealed(const std::function<void(arena::Slot& slot, bool is_own)>& visit) const;
   // The rank will not come back here. The bytes in its Slots stay readable until retired.
   void let_go_own(std::uint32_t rank);
@@ -91,8 +93,9 @@ class SlotTable {
 
   // Frees what `is_useless` says, now or when the last Lease ends. True: something was freed.
   bool retire_if(const std::function<bool(const format::ShardId& id)>& is_useless);
-  // A copy that failed verification serves nobody any more.
-  void quarantine(const format::ShardId& id, const Digest& digest);
+  // The copy that a reader found damaged serves nobody any more. Nothing happens if another reader
+  // has found it before. Other copies of the shard here may be whole, and stay.
+  void quarantine(const arena::Lease& damaged);
   // Those that did so since the last call.
   std::vector<std::pair<format::ShardId, Digest>> take_quarantined() {
     return std::exchange(quarantined_, {});

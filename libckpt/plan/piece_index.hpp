@@ -2,8 +2,10 @@
 //
 // A piece is a region of a tensor whose bytes lie in one stretch at a holder: a Slot here or at a
 // peer, or a file. Several holders may have the same piece, or regions that overlap. A job has
-// millions of pieces, so that each takes less than 100 bytes here: regions are numbers in one pool.
+// millions of pieces, so that each takes few bytes here: regions are numbers in one pool.
 //
+// Memory: 40 bytes for each piece, and 16 for each dimension of a box or 16 for a flat range: less
+//         than 100 up to three dimensions. Some 150 for each name.
 // Invariants: all pieces of a name have its type and its shape, and lie inside of it.
 #pragma once
 

@@ -103,10 +103,10 @@ Task<void> receive_shard(wire::Connection& connection, Clock& clock, wire::PeerI
   };
   auto arrived =
       co_await receive(stream, record, target.bytes, std::move(target.applied), offer->timeline);
+  if (arrived && arrived->is_base_damaged) sink.base_damaged(*stream.base, *arrived->damaged_chunk);
   stream.base.reset();
   Status received = arrived ? Status() : fail(arrived.error());
   if (arrived && arrived->damaged_chunk) {
-    if (arrived->is_base_damaged) sink.base_damaged(*offer->base, *arrived->damaged_chunk);
     auto refused = co_await refuse_damage(stream, damage_of(*record, *arrived));
     received = std::move(refused);
   }

@@ -34,8 +34,9 @@ class ReplicaSink {
   // (busy). One grant per shard at a time: a second offer is refused until the first one is sealed
   // or abandoned, and its hold released.
   virtual Result<ReplicaTarget> reserve(const ShardOffer& offer) = 0;
-  // Our copy of the offer's base is damaged: the shard is offered again, and must not get it then.
-  virtual void base_damaged(const CopyName& base, std::size_t chunk) = 0;
+  // The base that `reserve` granted is damaged: the shard is offered again, and must not get it
+  // then.
+  virtual void base_damaged(const SealedShard& base, std::size_t chunk) = 0;
   virtual void chunk_applied(std::uint64_t ticket, std::size_t index) = 0;
   // Every Chunk is verified. If this succeeds, the peer counts a copy.
   virtual Status sealed(std::uint64_t ticket) = 0;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/assert.hpp"
+#include "base/compute.hpp"
+#include "base/units.hpp"
 #include "format/codec.hpp"
 #include "replicate/chunk_stream.hpp"
 
@@ -11,6 +13,9 @@ namespace ckpt::replicate {
 namespace {
 
 using wire::FrameKind;
+
+// A larger record takes a fraction of a millisecond or more to decode: other threads do that.
+constexpr std::size_t decoded_here_bytes_max = 32 * KiB;
 
 // The body of FETCH_RECORD, and the start of the body of FETCH.
 using FetchRequest = CopyName;
@@ -114,13 +119,19 @@ Task<std::shared_ptr<const format::ShardRecord>> fetch_record(wire::Connection& 
     co_return fail(wire::decode_refusal(answer->body, connection.remote()));
   const std::string doing =
       fmt::format("fetch record of {} from {}", name_of(shard), connection.remote());
-  if (digest_of(answer->body) != digest)
-    co_return fail(Errc::corruption, doing + ": it is not the one that was agreed on");
-  auto record = format::decode_shard_record(answer->body);
-  if (!record) co_return fail(std::move(record).error().context(doing));
-  if (record->id != shard)
-    co_return fail(Errc::corruption, doing + ": it is about " + name_of(record->id));
-  co_return std::make_shared<const format::ShardRecord>(std::move(record).value());
+  using Record = std::shared_ptr<const format::ShardRecord>;
+  std::function<Result<Record>()> decode = [&]() -> Result<Record> {
+    if (digest_of(answer->body) != digest)
+      return fail(Errc::corruption, doing + ": it is not the one that was agreed on");
+    auto record = format::decode_shard_record(answer->body);
+    if (!record) return fail(std::move(record).error().context(doing));
+    if (record->id != shard)
+      return fail(Errc::corruption, doing + ": it is about " + name_of(record->id));
+    return std::make_shared<const format::ShardRecord>(std::move(record).value());
+  };
+  if (answer->body.size() < decoded_here_bytes_max) co_return decode();
+  auto record = co_await compute_on(stream.options.compute, std::move(decode));
+  co_return record;
 }
 
 Task<void> fetch_shard(wire::Connection& connection, Clock& clock,
@@ -146,7 +157,17 @@ Task<void> serve_record(wire::Connection& connection, Clock& clock, std::string 
     CKPT_CO_CHECK(co_await refuse_or_close(stream, std::move(source).error()));
     co_return Status();
   }
-  auto sent = co_await send_message(stream, FrameKind::record, format::encode(*source->record));
+  std::vector<std::byte> body;
+  std::function<void()> encode = [&body, record = source->record] {
+    body = format::encode(*record);
+  };
+  Status sent;
+  if (source->record->layout.tensors.size() < tensors_worth_a_thread) {
+    encode();
+  } else {
+    sent = co_await run_on(stream.options.compute, std::move(encode));
+  }
+  if (sent) sent = co_await send_message(stream, FrameKind::record, std::move(body));
   if (!sent) connection.close();
   co_return sent;
 }
@@ -168,7 +189,7 @@ Task<void> serve_fetch(wire::Connection& connection, Clock& clock, std::string j
   // goes only if it is ours that is damaged.
   std::vector<std::size_t> doubtful = std::move(sent.unacknowledged);
   auto damage = co_await find_damage_in(std::move(doubtful), stream.options.compute, source);
-  if (damage && *damage) provider.damaged(job, wanted.shard, wanted.digest, **damage);
+  if (damage && *damage) provider.damaged(job, source, **damage);
   connection.close();
   co_return fail(sent.refusal ? std::move(*sent.refusal) : std::move(*sent.failure));
 }

@@ -13,6 +13,9 @@
 
 namespace ckpt::replicate {
 
+// From this number on, work on all tensors of a record takes long enough for another thread.
+inline constexpr std::size_t tensors_worth_a_thread = 256;
+
 // ShardProvider: the node's engine, as a holder of sealed copies.
 class ShardProvider {
  public:
@@ -20,9 +23,8 @@ class ShardProvider {
   // Errors, sent to the other node: not_found, unavailable.
   virtual Result<SealedShard> lease(const std::string& job, const format::ShardId& shard,
                                     const Digest& digest) = 0;
-  // A Chunk of our copy no longer matches its checksum: quarantine the copy.
-  virtual void damaged(const std::string& job, const format::ShardId& shard, const Digest& digest,
-                       std::size_t chunk) = 0;
+  // A Chunk of this copy, which `lease` gave, no longer matches its checksum: quarantine the copy.
+  virtual void damaged(const std::string& job, const SealedShard& copy, std::size_t chunk) = 0;
 };
 
 // Errors: not_found, unavailable, corruption (the record does not have this digest).

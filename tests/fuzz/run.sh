@@ -12,7 +12,7 @@ seconds=${2:-30}
 golden() {
   case "$1" in
     root_fuzz) (cd tests/golden && echo v?.manifest.json v1.run.json v1.timelines.json) ;;
-    part_fuzz) echo v2.part v3.part ;;
+    part_fuzz) echo v2.part v2.common.part v3.part ;;
     record_fuzz) echo v2.shard_record ;;
     agreement_fuzz) (cd tests/golden && echo peer*.decree peer*.node_report peer*.start) ;;
     control_fuzz) (cd tests/golden && echo local*.control_messages) ;;

@@ -1,7 +1,7 @@
 """Goal: the adapter of the guide works as it is printed there.
 
 Method: its code is taken out of the guide and run. Two ranks in one process save through it; then
-the same ranks, and one rank alone, go on from there.
+as many, fewer or more go on from the daemon's memory, or from storage.
 """
 
 import pathlib
@@ -35,11 +35,13 @@ def ranks(guide, runtime, tmp_path):
     """Opens (framework, adapter) of each rank; what is still open dies at the end."""
     opened = []
 
-    def open_ranks(count):
+    storing = {"dir": str(tmp_path / "checkpoints"), "save_storage_interval": 1}
+
+    def open_ranks(count, is_stored=True):
         for rank in range(count):
             framework = guide["Framework"](rank, count)
-            adapter = guide["Adapter"](framework, "toy", dir=str(tmp_path / "checkpoints"),
-                                       save_storage_interval=1, raise_on_error=True)  # fmt: skip
+            options = storing if is_stored else {}
+            adapter = guide["Adapter"](framework, "toy", raise_on_error=True, **options)
             opened.append((framework, adapter))
         return opened[-count:]
 
@@ -63,32 +65,45 @@ def parts(guide, framework):
         yield framework.momentum[name], whole("momentum", shape).reshape(-1)[begin:end]
 
 
-def train(guide, pair, step):
+def train(guide, pair, step, end="durable"):
     framework, adapter = pair
     framework.epoch = step
     for own, expected in parts(guide, framework):
         own[...] = expected
     adapter.save(step)
-    adapter._session.wait(step, "durable")
+    adapter._session.wait(step, end)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_what_two_ranks_saved_any_number_goes_on_with_from_memory(guide, ranks, count):
+    save(guide, ranks(2, is_stored=False), "committed")
+    go_on(guide, ranks(count, is_stored=False), "committed")
+
+
+# More ranks of another number agree through torch or jax, as the guide says.
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_two_ranks_saved_any_number_goes_on_with(guide, ranks, programs, count):
-    first = ranks(2)
-    assert at_once(first, lambda _, pair: pair[1].restore()) == [0, 0]
-    at_once(first, lambda _, pair: train(guide, pair, 3))
-    for _, adapter in first:
-        adapter._session.abandon()
+def test_what_two_ranks_saved_one_or_two_go_on_with_from_storage(guide, ranks, programs, count):
+    save(guide, ranks(2), "durable")
     subprocess.run([programs / "ckpt", "stop", "--no-flush"], check=True, timeout=60,
                    capture_output=True)  # fmt: skip
-    second = ranks(count)
-    assert at_once(second, lambda _, pair: pair[1].restore()) == [3] * count
-    for framework, _ in second:
+    go_on(guide, ranks(count), "durable")
+
+
+def save(guide, pairs, end):
+    assert at_once(pairs, lambda _, pair: pair[1].restore()) == [0] * len(pairs)
+    at_once(pairs, lambda _, pair: train(guide, pair, 3, end))
+    for _, adapter in pairs:
+        adapter._session.abandon()
+
+
+def go_on(guide, pairs, end):
+    assert at_once(pairs, lambda _, pair: pair[1].restore()) == [3] * len(pairs)
+    for framework, _ in pairs:
         assert framework.epoch == 3
         for own, expected in parts(guide, framework):
             assert own.size > 0
             assert numpy.array_equal(own, expected)
-    at_once(second, lambda _, pair: train(guide, pair, 4))
+    at_once(pairs, lambda _, pair: train(guide, pair, 4, end))
 
 
 def test_a_restore_makes_the_arrays_of_the_guide(guide, ranks, tmp_path):

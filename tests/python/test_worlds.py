@@ -64,10 +64,9 @@ class Nodes:
 
     def __init__(self, worlds, root, monkeypatch):
         self._worlds, self._root, self._monkeypatch = worlds, root, monkeypatch
-        self._reserved = {name: ports.reserve() for name in "AB"}
-        hosts = {"A": "127.0.0.2", "B": "127.0.0.3"}
-        self._addresses = {name: f"{name}@{hosts[name]}:{port.getsockname()[1]}" for name, port in
-                           self._reserved.items()}  # fmt: skip
+        self._reserved = {name: ports.reserve() for name in "ABCD"}
+        self._addresses = {name: f"{name}@127.0.0.{host}:{port.getsockname()[1]}" for
+                           host, (name, port) in enumerate(self._reserved.items(), 2)}  # fmt: skip
 
     def run(self, places, end, *words):
         nodes = ",".join(self._addresses[name] for name in sorted(set(places)))
@@ -121,6 +120,34 @@ def test_what_no_memory_has_of_a_step_comes_from_storage(nodes, places, tmp_path
     lost = table(1)[45:].nbytes + table(1).ravel()[2287:].nbytes
     assert (source, int(stored)) == ("storage", lost)
     assert found == {str(rank): "own_memory 0" for rank in range(last)}
+
+
+def sources(output):
+    return set(re.findall(r"^rank \d from (\w+) \d+$", output, re.MULTILINE))
+
+
+def test_the_same_ranks_in_another_order_have_what_their_numbers_saved(nodes):
+    nodes.run("AB", "committed", "committed 1")
+    output = nodes.run("BA", "restored", restored(1, saved_by=2))
+    assert sources(output) == {"own_memory"}  # Each node has a copy of the other's shard.
+
+
+@pytest.mark.slow
+def test_worlds_move_to_other_nodes_one_after_the_other_and_all_at_once(
+    nodes, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("LIBCKPT_DIR", str(tmp_path / "stored"))
+    nodes.run("AB", "committed", "committed 1")
+    output = nodes.run("BC", "committed", "committed 2")
+    assert output.count(restored(1, saved_by=2)) == 2
+    assert "storage" not in sources(output)
+    os.kill(nodes.daemon("A"), signal.SIGKILL)
+    os.kill(nodes.daemon("B"), signal.SIGKILL)
+    output = nodes.run("CD", "stored", "stored 3")
+    assert output.count(restored(2, saved_by=2)) == 2
+    assert "storage" not in sources(output)
+    output = nodes.run("AB", "restored", restored(3, saved_by=2))
+    assert sources(output) == {"storage"}
 
 
 @pytest.mark.slow

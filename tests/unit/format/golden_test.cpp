@@ -291,6 +291,14 @@ TEST_CASE("golden: today's decoder reads yesterday's bytes", "[unit][format]") {
   CHECK(with_packed->shards[0].record_digest == manifest->shards[0].record_digest);
   CHECK(digest_of(part->record) == manifest->shards[0].record_digest);
   CHECK(files_of(*part) == manifest->shards[0].files);
+  const Bytes with_common = stored("v2.common.part");
+  const auto common = decode_shard_part(with_common, test::seal_of(with_common));
+  REQUIRE(common);
+  CHECK(common->record.blob_names == std::vector<std::string>{"libckpt.common/args", "rng"});
+  CHECK(common->record.blobs == part->record.blobs);
+  CHECK(digest_of(common->record) == digest_of(golden_part_with_common().record));
+  CHECK(digest_of(common->record) != digest_of(part->record));
+  CHECK(common->member_crcs == part->member_crcs);
 }
 
 TEST_CASE("golden: checkpoints of version 1 are read", "[unit][format]") {

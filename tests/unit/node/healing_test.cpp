@@ -72,6 +72,34 @@ TEST_CASE("healing: a node takes copies of a rank that it had itself, and healed
   cluster.commit(Step{7});
 }
 
+TEST_CASE("healing: the second copy of a shard on one node is looked at, too", "[unit][node]") {
+  Cluster cluster;
+  cluster.begin("AB", verified());
+  cluster.commit(Step{5});
+  cluster.begin("BA", verified());  // B has a copy of rank 0 for A, and now its own one.
+  cluster.check_restored(Step{5}, 2);
+  const auto copies = [&] {
+    const auto status = cluster.status("B");
+    std::size_t count = 0;
+    for (const auto& slot : status.at("slots"))
+      if (slot.at("rank") == 0 && slot.at("state") == "sealed") ++count;
+    return count;
+  };
+  REQUIRE(copies() == 2);
+  SECTION("the one for the other node is damaged") {
+    cluster.damage_replicas(0);
+  }
+  SECTION("its own one is damaged") {
+    cluster.rank(0).last_slot = cluster.rank(0).offer->slot;
+    cluster.damage(0);
+  }
+  REQUIRE(cluster.pass_until([&] { return copies() == 1; }));
+  cluster.lose("A");
+  cluster.begin("BB", verified());
+  cluster.check_restored(Step{5}, 2);
+  CHECK(cluster.rank(0).offer->source == RestoreSource::own_memory);
+}
+
 TEST_CASE("healing: without a peer the copy comes from storage", "[unit][node]") {
   Cluster cluster;
   Rules rules = verified("/scratch");

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
+#include <regex>
 
 #include "unit/node/worlds.hpp"
 
@@ -315,9 +316,47 @@ TEST_CASE("other world: without room for both the error has the numbers", "[unit
   cluster.commit(Step{5});
   cluster.ask("A", rules);
   REQUIRE(cluster.pass_until([&] { return cluster.rank(0).no_slots.has_value(); }));
-  CHECK(cluster.rank(0).no_slots->message().find("KiB") != std::string::npos);
+  const Error& error = *cluster.rank(0).no_slots;
+  INFO(error.message());
+  CHECK(error.code() == Errc::exhausted);
+  static const std::regex sums(
+      "need ([0-9.]+) KiB, may use 450.0 KiB, of which ([0-9.]+) KiB are taken");
+  const std::string text = error.message();
+  std::smatch found;
+  REQUIRE(std::regex_search(text, found, sums));
+  const double wanted = std::stod(found[1]), taken = std::stod(found[2]);
+  CHECK(wanted <= 450);
+  CHECK(wanted + taken > 450);
+  // One of its own Slots was free, and would have been given back.
+  CHECK(taken * KiB + test::shard_bytes == cluster.status("A").at("slot_bytes"));
   cluster.begin("AB", rules);
   cluster.check_restored(Step{5}, 2);
+}
+
+TEST_CASE("other world: where a record cannot be read no rank is offered other parts",
+          "[unit][node]") {
+  Cluster cluster;
+  Rules rules;
+  rules.directory = "/scratch";
+  cluster.begin("AB", rules);
+  cluster.store(Step{5});
+  rules.source = SourceChoice::storage;
+  rules.captures_all = true;  // As many ranks, and rank 1 wants a copy of all of the tensor.
+  cluster.end_world();
+  int reads = 0;
+  cluster.disk().set_hook([&](std::string_view verb, const std::string& path) {
+    const bool is_it = verb.starts_with("read") && path.ends_with("rank-00001.part");
+    return is_it && reads++ == 0 ? EIO : 0;
+  });
+  cluster.ask("AB", rules);
+  REQUIRE(cluster.pass_until([&] { return cluster.have_answers(); }));
+  CHECK(reads > 0);
+  const test::Trainer& wants_all = cluster.rank(1);
+  const Status& result = wants_all.answer->result;
+  INFO((result ? "restored" : result.error().message()));
+  if (wants_all.offer) CHECK(wants_all.weight.size() == numbers_in_all);
+  if (!result) CHECK(result.error().code() != Errc::invalid_argument);
+  cluster.disk().set_hook({});
 }
 
 TEST_CASE("other world: a step in the memory of some nodes only is not taken for no step",

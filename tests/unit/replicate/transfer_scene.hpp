@@ -43,9 +43,9 @@ class Sink : public replicate::ReplicaSink {
     if (base && offer.base && offer.base->digest == base->digest) target.base = base->source();
     return target;
   }
-  void base_damaged(const replicate::CopyName& name, std::size_t chunk) override {
+  void base_damaged(const replicate::SealedShard& granted, std::size_t chunk) override {
     REQUIRE(base);
-    REQUIRE(name.shard == base->record->id);
+    REQUIRE(granted.lease == base->memory);
     damaged_of_base = chunk;
     base.reset();  // As the engine, which quarantines it.
   }
@@ -110,8 +110,8 @@ class Provider : public replicate::ShardProvider {
       return fail(Errc::not_found, "no such shard here");
     return shard->source();
   }
-  void damaged(const std::string&, const format::ShardId&, const Digest&,
-               std::size_t chunk) override {
+  void damaged(const std::string&, const replicate::SealedShard& copy, std::size_t chunk) override {
+    REQUIRE(copy.lease == shard->memory);
     damaged_chunks.push_back(chunk);
   }
 
