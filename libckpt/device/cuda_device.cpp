@@ -102,7 +102,7 @@ void CudaDevice::run() {
     bool has_moved = false;
     // A run that ends leaves the list, and the next one takes its index.
     for (std::size_t i = 0; i < queue_.runs.size();) {
-      CudaRun* const run = queue_.runs[i];
+      CudaWork* const run = queue_.runs[i];
       has_moved = run->advance(lock) || has_moved;
       if (i < queue_.runs.size() && queue_.runs[i] == run) ++i;
     }
@@ -113,7 +113,7 @@ void CudaDevice::run() {
 
 PollPause::Seen CudaDevice::seen_at_rest() const {
   const bool is_far = std::none_of(queue_.runs.begin(), queue_.runs.end(),
-                                   [](const CudaRun* run) { return run->has_arrived(); });
+                                   [](const CudaWork* run) { return run->has_arrived(); });
   return is_far ? PollPause::Seen::far : PollPause::Seen::under_way;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/log.hpp"
@@ -56,7 +57,8 @@ CaptureWorld::CaptureWorld(const WorldOptions& options, std::uint64_t plant, int
       host_(std::make_unique<device::HostDevice>(*threads_)),
       seed_(options.seed),
       is_skipping_(options.device.skips_unchanged),
-      changes_(options.changes) {
+      changes_(options.changes),
+      trains_long_(options.trains_long) {
   Log::set_level(LogLevel::error);
   trainer_ = std::make_unique<StandInTrainer>(options.words);
   make_tensors(options);
@@ -207,6 +209,7 @@ bool CaptureWorld::step() {
   const Status begun = snapshotter_->begin(request);
   if (!begun) note(begun.error());
   update(false);
+  while (trains_long_ && snapshotter_->is_running()) std::this_thread::yield();
   const Status guarded = snapshotter_->guard(trainer_->stream());
   if (!guarded) note(guarded.error());
   update(true);

@@ -35,7 +35,8 @@ struct WorldOptions {
   Guarded guarded = Guarded::some;
   bool has_frozen = false;  // Each second one is called frozen, whatever happens to it.
   device::GpuOptions device = {0, 64 * KiB, 8};
-  std::size_t slots = 2;  // They are filled in turn.
+  std::size_t slots = 2;     // They are filled in turn.
+  bool trains_long = false;  // A capture has ended before the next guard.
   // How many bytes of a tensor, one behind the other, change after a step. Empty: all of each.
   std::function<std::size_t(std::size_t tensor, std::uint64_t step)> changes;
 };
@@ -113,6 +114,7 @@ class CaptureWorld final : private snapshot::CaptureListener {
   const bool is_skipping_;
   const std::function<std::size_t(std::size_t, std::uint64_t)> changes_;
   std::vector<std::vector<std::byte>> expected_;  // For the running capture, by tensor.
+  const bool trains_long_;
   std::span<std::byte> slot_;
   std::vector<std::byte> left_;  // Left in its Slot by a capture.
 
