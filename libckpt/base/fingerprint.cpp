@@ -59,4 +59,9 @@ Digest fingerprint_of(std::span<const std::byte> chunk) {
   return sum.finish(chunk.size());
 }
 
+std::uint32_t short_fingerprint(const Digest& fingerprint) {
+  const std::uint64_t half = fingerprint.high ^ fingerprint.low;
+  return static_cast<std::uint32_t>(half ^ half >> 32);
+}
+
 }  // namespace ckpt

@@ -33,4 +33,7 @@ class FingerprintSum {
 
 Digest fingerprint_of(std::span<const std::byte> chunk);
 
+// As much of it as a checksum has, where both are kept in one place.
+std::uint32_t short_fingerprint(const Digest& fingerprint);
+
 }  // namespace ckpt

@@ -3,7 +3,8 @@
 //
 // A capture has only a share of such a tensor, so that nobody reads all copies of it. Therefore a
 // save takes checksums of the rank's own memory, of the tensor as a whole, and the save to storage
-// compares those of all ranks. Nothing is copied. GPU memory is not hashed.
+// compares those of all ranks. Nothing is copied: a GPU takes short fingerprints where the tensor
+// lies, if it takes any (device/cuda_hash_run.hpp), and of tensors with many copies only a part.
 //
 // Threads: the training thread; notes() on the thread that ends a capture.
 #pragma once
@@ -24,9 +25,10 @@ namespace ckpt::client {
 
 struct HeldCopy {
   std::string name;
-  const TensorRef& tensor;  // On the host; its piece has no problem.
+  const TensorRef& tensor;  // Its piece has no problem.
   std::uint64_t bytes = 0;
   std::uint32_t copies = 0;
+  std::size_t device = 0;  // As in DeviceTable: 0 is the host.
 };
 
 // Compared: how much of the copies a save compares.
@@ -59,8 +61,8 @@ class HeldCopies {
   std::vector<snapshot::HashedSource> sources() const;
   // Parallel to sources(); empty: nothing is compared. Valid until the next call.
   std::span<const device::Stretch> choose(Step step, Compared compared);
-  // `crcs` are those of the stretches that were chosen last, or none.
-  std::vector<format::CopyNote> notes(std::span<const Crc32> crcs) const;
+  // `crcs` are those of the stretches that were chosen last, as far as they were taken.
+  std::vector<format::CopyNote> notes(std::span<const std::optional<Crc32>> crcs) const;
 
  private:
   struct Entry {
@@ -72,8 +74,13 @@ class HeldCopies {
     std::span<const std::byte> bytes;
     bool is_guarded = false;
     std::uint32_t copies = 0;
+    std::size_t device = 0;
     Digest identity;  // That of all its bytes.
   };
+  static Digest identity_of(const Entry& entry, std::optional<format::Extent> bytes);
+  static std::optional<device::Stretch> stretch_of(const Entry& entry, Step step,
+                                                   Compared compared);
+
   std::vector<Entry> entries_;
   std::vector<device::Stretch> stretches_;
 };

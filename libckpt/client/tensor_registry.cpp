@@ -253,8 +253,8 @@ std::vector<HeldCopy> TensorRegistry::held_copies() const {
     const Entry* entry = find(spec.name);
     CKPT_ASSERT(entry != nullptr);
     const bool is_divided = entry->copies > 1 && entry->bytes > limit;
-    if (!is_divided || !spec.alias_of.empty() || entry->tensor.location != Location::host) continue;
-    copies.push_back({entry->name, entry->tensor, entry->bytes, entry->copies});
+    if (!is_divided || !spec.alias_of.empty()) continue;
+    copies.push_back({entry->name, entry->tensor, entry->bytes, entry->copies, entry->device});
   }
   return copies;
 }

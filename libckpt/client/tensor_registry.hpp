@@ -62,8 +62,7 @@ class TensorRegistry {
   std::vector<snapshot::Target> targets() const;
   // The bytes of all that are on the host.
   std::vector<std::span<std::byte>> host_memory() const;
-  // Tensors on the host that this rank and others divide, whoever captures them; of tied names the
-  // first.
+  // Tensors that this rank and others divide, whoever captures them; of tied names the first.
   std::vector<HeldCopy> held_copies() const;
 
  private:

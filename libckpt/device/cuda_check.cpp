@@ -8,13 +8,6 @@
 
 namespace ckpt::device {
 
-namespace {
-
-// A GPU has a hundred cores or more; the others go on with the training.
-constexpr unsigned check_blocks = 32;
-
-}  // namespace
-
 Result<std::unique_ptr<CudaCheck>> CudaCheck::make(const CudaDriver& driver, CudaMirrors& mirrors,
                                                    const CudaBatches& plan) {
   CKPT_TRY(auto sums, CudaBatchSums::make(driver, mirrors, plan, 1));
@@ -27,7 +20,7 @@ Result<std::unique_ptr<CudaCheck>> CudaCheck::make(const CudaDriver& driver, Cud
 }
 
 Status CudaCheck::queue(const CudaFingerprint& kernel, std::size_t batch, CUstream stream) {
-  CKPT_CHECK(sums_->queue(kernel, {batch, 0}, check_blocks, stream));
+  CKPT_CHECK(sums_->queue(kernel, {batch, 0}, CudaFingerprint::blocks_beside_training, stream));
   return sums_->queue_to_host({batch, 0}, false, stream);
 }
 

@@ -7,6 +7,8 @@
 #include "base/assert.hpp"
 #include "base/log.hpp"
 #include "device/cuda_gap_probe.hpp"
+#include "device/cuda_hash_run.hpp"
+#include "device/cuda_kernel.hpp"
 #include "device/cuda_run.hpp"
 #include "os/thread_settings.hpp"
 
@@ -19,6 +21,10 @@ constexpr std::chrono::microseconds settle_poll_interval{100};
 // Each batch that may be skipped is up to five launches, and all of them are queued at once, where
 // a stream takes about a thousand.
 constexpr std::uint64_t skipping_batches_max = 100;
+
+// A few cores of an H200 read 500 GB/s (G11 few), and its link carries 50. So the copies wait for
+// such a slice as long as for one of their own batches.
+constexpr std::uint64_t hashed_beside_a_batch = 8;
 
 std::uint64_t bytes_of(const CopyList& list) {
   std::uint64_t bytes = 0;
@@ -102,7 +108,7 @@ void CudaDevice::run() {
     bool has_moved = false;
     // A run that ends leaves the list, and the next one takes its index.
     for (std::size_t i = 0; i < queue_.runs.size();) {
-      CudaRun* const run = queue_.runs[i];
+      CudaWork* const run = queue_.runs[i];
       has_moved = run->advance(lock) || has_moved;
       if (i < queue_.runs.size() && queue_.runs[i] == run) ++i;
     }
@@ -113,7 +119,7 @@ void CudaDevice::run() {
 
 PollPause::Seen CudaDevice::seen_at_rest() const {
   const bool is_far = std::none_of(queue_.runs.begin(), queue_.runs.end(),
-                                   [](const CudaRun* run) { return run->has_arrived(); });
+                                   [](const CudaWork* run) { return run->has_arrived(); });
   return is_far ? PollPause::Seen::far : PollPause::Seen::under_way;
 }
 
@@ -133,6 +139,19 @@ std::unique_ptr<CopyRun> CudaDevice::make_run(CopyList list, CopyListener& liste
   CudaBatches plan = plan_batches(list, limits, begins_memory);
   return std::make_unique<CudaRun>(queue_, gather_small(std::move(plan), gather_limits()),
                                    list.slots, listener);
+}
+
+std::unique_ptr<HashRun> CudaDevice::make_hash_run(std::vector<std::span<const std::byte>> sources,
+                                                   CopyListener& listener) {
+  {
+    const std::lock_guard lock(queue_.mutex);
+    // A kernel would wait for those of the training where all streams share one queue.
+    if (!queue_.fingerprint.is_usable() || has_one_queue()) return nullptr;
+  }
+  const RelaxedCapture relaxed(queue_.driver);
+  const CudaScope scope(queue_.driver, queue_.context);
+  return std::make_unique<CudaHashRun>(queue_, std::move(sources),
+                                       limits_.bytes * hashed_beside_a_batch, listener);
 }
 
 bool CudaDevice::skips(const CopyList& list) {

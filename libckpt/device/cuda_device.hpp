@@ -28,6 +28,9 @@ class CudaDevice final : public Device {
 
   bool has_checksums() const override { return false; }
   std::unique_ptr<CopyRun> make_run(CopyList list, CopyListener& listener) override;
+  // Null where the kernel for fingerprints is not loaded, or would hold up the training.
+  std::unique_ptr<HashRun> make_hash_run(std::vector<std::span<const std::byte>> sources,
+                                         CopyListener& listener) override;
   Status quiesce(Deadline deadline) override;
   Status copy_in(std::byte* target, std::span<const std::byte> source) override;
   Status settle(Deadline deadline) override;

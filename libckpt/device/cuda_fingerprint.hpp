@@ -23,6 +23,8 @@ class CudaFingerprint {
  public:
   // As many as have work on the largest GPUs of today, eight warps each: more would wait.
   static constexpr unsigned blocks_of_a_whole_gpu = 1024;
+  // A GPU has a hundred cores or more; the others go on with the training.
+  static constexpr unsigned blocks_beside_training = 32;
 
   explicit CudaFingerprint(const CudaDriver& driver) : driver_(driver) {}
 

@@ -32,8 +32,10 @@ void CudaMirror::forget() {
   on_host_ = nullptr;
 }
 
-Status CudaMirror::to_gpu(CUstream stream) const {
-  return driver_.check(driver_.copy_to_device(on_gpu_, on_host_, bytes_, stream),
+Status CudaMirror::to_gpu(CUstream stream, const Stretch& part) const {
+  CKPT_ASSERT(part.offset + part.bytes <= bytes_);
+  const std::byte* const source = on_host().data() + part.offset;
+  return driver_.check(driver_.copy_to_device(on_gpu_ + part.offset, source, part.bytes, stream),
                        "copy a table to the GPU");
 }
 

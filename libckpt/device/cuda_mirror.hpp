@@ -29,7 +29,8 @@ class CudaMirror {
   std::span<std::byte> on_host() const { return {static_cast<std::byte*>(on_host_), bytes_}; }
   CUdeviceptr on_gpu() const { return on_gpu_; }
   // Queues a copy of all of it, or of a part. Errors: as CudaDriver::check.
-  Status to_gpu(CUstream stream) const;
+  Status to_gpu(CUstream stream) const { return to_gpu(stream, {0, bytes_}); }
+  Status to_gpu(CUstream stream, const Stretch& part) const;
   Status to_host(CUstream stream, const Stretch& part) const;
   // The context is gone, and its memory with it.
   void forget();
@@ -55,7 +56,7 @@ class CudaMirrors {
   void close(bool has_context);
 
  private:
-  static constexpr std::size_t spares_max = 6;  // Two plans, with a check each.
+  static constexpr std::size_t spares_max = 10;  // Two plans, with a check and hashes each.
 
   const CudaDriver& driver_;
   std::vector<std::unique_ptr<CudaMirror>> spares_;  // The largest first.

@@ -110,7 +110,8 @@ Status CudaQueue::queue_gap() {
   return driver.check(result, "queue a gap between batches");
 }
 
-Status CudaQueue::make_ring(std::uint64_t half_bytes) {
+Status CudaQueue::make_ring() {
+  const std::uint64_t half_bytes = batch_bytes_max;
   if (half_bytes <= half_bytes_) return {};
   if (std::any_of(std::begin(is_half_used), std::end(is_half_used), [](bool is) { return is; }))
     return fail(Errc::exhausted, "the pinned buffer is in use, and too small for this capture");

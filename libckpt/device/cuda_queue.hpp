@@ -21,17 +21,21 @@
 #include "device/cuda_context_identity.hpp"
 #include "device/cuda_fingerprint.hpp"
 #include "device/cuda_gather.hpp"
+#include "device/cuda_work.hpp"
 #include "device/gpus.hpp"
 #include "device/memory_pins.hpp"
 #include "device/token_bucket.hpp"
 
 namespace ckpt::device {
 
-class CudaRun;
+// A link of 10 GB/s carries 600 GB in this time. A longer run means that the GPU hangs.
+inline constexpr std::chrono::seconds gpu_fence_deadline{60};
 
 class CudaQueue {
  public:
   static constexpr std::size_t batches_queued_max = 2;
+  // Counts polls, one per interval: together a few milliseconds.
+  static constexpr std::size_t errors_in_a_row_max = 100;
   // Two, so that one fills while the other is emptied into the Slot.
   static constexpr std::size_t ring_halves = 2;
 
@@ -67,8 +71,9 @@ class CudaQueue {
   CUresult try_gap(GpuGap gap);
   GpuGap gap() const { return gap_; }
   void set_gap(GpuGap gap) { gap_ = gap; }  // Before the first run.
-  // Grows each half of the ring to at least this size. No half may be in use. Errors: exhausted.
-  Status make_ring(std::uint64_t half_bytes);
+  // Grows each half of the ring to the largest batch of any run, since runs that are under way
+  // together share it. Errors: exhausted.
+  Status make_ring();
   std::optional<std::size_t> free_half() const;
   std::byte* half(std::size_t index) { return ring_ + index * half_bytes_; }
 
@@ -80,10 +85,11 @@ class CudaQueue {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<CudaRun*> runs;  // Active runs, in the order of their starts.
-  std::size_t queued = 0;      // Batches on the stream, not yet known to have ended.
-  std::optional<Error> lost;   // Why the context is gone.
+  std::vector<CudaWork*> runs;  // What is active, in the order of the starts.
+  std::size_t queued = 0;       // Batches on the stream, not yet known to have ended.
+  std::optional<Error> lost;    // Why the context is gone.
   bool is_half_used[ring_halves] = {};
+  std::uint64_t batch_bytes_max = 0;  // Of all runs so far.
   // Small tensors are copied in one call, if the driver has that call and its GPU accepts it.
   bool is_batch_copy_usable = false;
   TokenBucket bucket;

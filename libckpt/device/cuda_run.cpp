@@ -30,9 +30,6 @@ std::uint64_t largest_batch(const CudaBatches& plan) {
 // The most that batches queue in one call.
 constexpr std::size_t copies_together_max = 1024;
 
-// Counts polls, one per interval: together a few milliseconds.
-constexpr std::size_t errors_in_a_row_max = 100;
-
 Unexpected captured_error(const char* what) {
   return fail(Errc::unsupported,
               fmt::format("{}: the stream is being captured into a CUDA graph, which would only "
@@ -55,6 +52,10 @@ CudaRun::CudaRun(CudaQueue& queue, CudaBatches plan, std::size_t slots, CopyList
   targets_.reserve(copies_max);
   sources_.reserve(copies_max);
   sizes_.reserve(copies_max);
+  {
+    const Lock lock(queue_.mutex);
+    queue_.batch_bytes_max = std::max(queue_.batch_bytes_max, largest_batch(plan_));
+  }
   if (!queue_.identity.check()) return;  // Each start will say so.
   if (!plan_.gathered.empty()) make_table();
   if (plan_.batches.empty()) return;
@@ -130,7 +131,7 @@ Status CudaRun::check_start(const CopyStart& start) {
   if (is_captured) return captured_error("save");
   CKPT_CHECK(make_events());
   is_by_ring_ = !queue_.pins.is_pinned(start.slot);
-  if (is_by_ring_) CKPT_CHECK(queue_.make_ring(largest_batch(plan_)));
+  if (is_by_ring_) CKPT_CHECK(queue_.make_ring());
   return {};
 }
 
@@ -216,7 +217,10 @@ Status CudaRun::queue_batches(std::size_t count) {
 Result<bool> CudaRun::queue_sums(std::size_t last) {
   if (skip_) {
     CKPT_ASSERT(last == next_);
-    return skip_->queue(queue_.fingerprint, queue_.changed_copy, last, queue_.stream);
+    // Behind a fence nothing trains that wants the GPU's cores.
+    const unsigned blocks = is_unpaced_ ? CudaFingerprint::blocks_of_a_whole_gpu
+                                        : CudaFingerprint::blocks_beside_training;
+    return skip_->queue({queue_.fingerprint, queue_.changed_copy, blocks}, last, queue_.stream);
   }
   for (std::size_t batch = next_; check_ && batch <= last; ++batch)
     CKPT_CHECK(check_->queue(queue_.fingerprint, batch, queue_.stream));
@@ -332,7 +336,7 @@ bool CudaRun::has_stream_ended() {
   if (is_answer(result)) return result == CUDA_SUCCESS;
   fail_with(queue_.driver.check(result, "wait for copies of the GPU").error());
   // After so many errors in a row the driver counts as lost.
-  if (!queue_.lost && ++errors_in_a_row_ > errors_in_a_row_max) queue_.lost = *failure_;
+  if (!queue_.lost && ++errors_in_a_row_ > CudaQueue::errors_in_a_row_max) queue_.lost = *failure_;
   return queue_.lost.has_value();
 }
 
@@ -385,7 +389,7 @@ void CudaRun::report_arrived(Lock& lock) {
 void CudaRun::end(Lock& lock) {
   // Step 5.
   state_ = State::ending;
-  std::erase(queue_.runs, this);
+  std::erase(queue_.runs, static_cast<CudaWork*>(this));
   queue_.changed.notify_all();  // A fence need not wait for the listener.
   if (skip_) skip_->end(!failure_);
   Status status;

@@ -23,10 +23,7 @@
 
 namespace ckpt::device {
 
-// A link of 10 GB/s carries 600 GB in this time. A longer run means that the GPU hangs.
-inline constexpr std::chrono::seconds gpu_fence_deadline{60};
-
-class CudaRun final : public CopyRun {
+class CudaRun final : public CopyRun, private CudaWork {
  public:
   // `slots`: as CopyList::slots.
   CudaRun(CudaQueue& queue, CudaBatches plan, std::size_t slots, CopyListener& listener);
@@ -42,16 +39,12 @@ class CudaRun final : public CopyRun {
   std::uint64_t bytes_unchanged() const override { return skip_ ? skip_->bytes_unchanged() : 0; }
   void forget_slots() override;
 
-  // Runs on `ckpt-gpu` with the queue's lock, which it releases meanwhile. True: there was
-  // progress.
-  bool advance(std::unique_lock<std::mutex>& lock);
-  // Whether a batch has ended, under the queue's lock.
-  bool has_arrived() const { return ended_ > 0; }
-
  private:
   enum class State : std::uint8_t { idle, running, ending };
   using Lock = std::unique_lock<std::mutex>;
 
+  bool advance(std::unique_lock<std::mutex>& lock) override;
+  bool has_arrived() const override { return ended_ > 0; }
   Status make_events();
   Status check_start(const CopyStart& start);
   bool has_left() const { return next_ < plan_.batches.size() && !failure_; }

@@ -10,14 +10,6 @@
 
 namespace ckpt::device {
 
-namespace {
-
-// The trainer's stream waits for captures of what is not guarded. Frozen tensors among those that
-// are guarded are compared beside training, with as many blocks: nobody has measured its price yet.
-constexpr unsigned skip_blocks = CudaFingerprint::blocks_of_a_whole_gpu;
-
-}  // namespace
-
 Result<std::unique_ptr<CudaSkip>> CudaSkip::make(const CudaDriver& driver, CudaMirrors& mirrors,
                                                  const CudaBatches& plan, const Wanted& wanted) {
   CKPT_ASSERT(wanted.slots > 0);
@@ -47,13 +39,13 @@ void CudaSkip::begin(std::uint64_t generation, std::span<std::byte> slot, bool i
   std::ranges::fill(copied_, Copied::without_sums);
 }
 
-Result<bool> CudaSkip::queue(const CudaFingerprint& fingerprint, CudaChangedCopy& copy,
-                             std::size_t batch, CUstream stream) {
+Result<bool> CudaSkip::queue(const Kernels& kernels, std::size_t batch, CUstream stream) {
+  CudaChangedCopy& copy = kernels.copy;
   CKPT_ASSERT(is_running_);
   CKPT_ASSERT(copied_[batch] == Copied::without_sums);
   const bool skips = may_skip_ && copy.is_usable();
   Status queued = copy.is_usable() || checks_all_
-                      ? queue_sums(fingerprint, batch, stream)
+                      ? sums_->queue(kernels.fingerprint, now(batch), kernels.blocks, stream)
                       : fail(Errc::unsupported, "the kernel was refused before");
   if (queued && skips) queued = queue_changed(copy, batch, stream);
   if (queued) queued = sums_->queue_to_host(now(batch), skips, stream);
@@ -66,11 +58,6 @@ Result<bool> CudaSkip::queue(const CudaFingerprint& fingerprint, CudaChangedCopy
   if (checks_all_) return fail(Error(queued.error()));
   if (copy.is_usable()) CKPT_CHECK(copy.give_up(queued.error()));
   return false;
-}
-
-Status CudaSkip::queue_sums(const CudaFingerprint& fingerprint, std::size_t batch,
-                            CUstream stream) {
-  return sums_->queue(fingerprint, now(batch), skip_blocks, stream);
 }
 
 Status CudaSkip::queue_changed(const CudaChangedCopy& copy, std::size_t batch,

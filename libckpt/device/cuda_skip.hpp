@@ -36,8 +36,12 @@ class CudaSkip {
   void begin(std::uint64_t generation, std::span<std::byte> slot, bool is_pinned);
   // Queues the fingerprints of a batch and, if it can, the copies. True: nothing else is to be
   // copied of it. Errors: unavailable (the context is lost), with checks_all also io.
-  Result<bool> queue(const CudaFingerprint& fingerprint, CudaChangedCopy& copy, std::size_t batch,
-                     CUstream stream);
+  struct Kernels {
+    const CudaFingerprint& fingerprint;
+    CudaChangedCopy& copy;
+    unsigned blocks = 0;  // Of the one for fingerprints.
+  };
+  Result<bool> queue(const Kernels& kernels, std::size_t batch, CUstream stream);
   // For a batch that has ended. The listener names what differs. Errors: cancelled (somebody else
   // has written into the Slot), corruption (with checks_all: what was copied differs).
   Status compare(std::size_t batch, CopyListener& listener);
@@ -53,7 +57,6 @@ class CudaSkip {
 
  private:
   CudaSkip(std::unique_ptr<CudaBatchSums> sums, const CudaBatches& plan, const Wanted& wanted);
-  Status queue_sums(const CudaFingerprint& fingerprint, std::size_t batch, CUstream stream);
   Status queue_changed(const CudaChangedCopy& copy, std::size_t batch, CUstream stream) const;
   void choose_unchanged(std::size_t batch);
   Status compare_unchanged(std::size_t batch, CopyListener& listener);

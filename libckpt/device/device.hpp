@@ -112,7 +112,8 @@ class HashRun : public CopyRun {
   // The bytes that the next start hashes of each source, perhaps none. Borrowed until the run is
   // idle.
   virtual void choose(std::span<const Stretch> stretches) = 0;
-  // checksums() has one for each source.
+  // checksums() has one for each source, or is empty: they could not be taken, which is no reason
+  // for the run to fail. Those of different kinds of devices are not alike.
 };
 
 class Device {

@@ -1,6 +1,7 @@
 #include "snapshot/copy_plan.hpp"
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/assert.hpp"
 
@@ -86,11 +87,16 @@ class Planner {
 };
 
 CopyPlan Planner::take() {
-  // Unguarded runs come first; the places in the Slot's order are then renumbered to match.
+  // Unguarded runs come first, and frozen ones last: most of those need no copies, and looking at
+  // them must not keep others back until the guard. The places in the Slot's order are then
+  // renumbered to match.
   std::vector<std::size_t> order(plan_.runs.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return std::pair(plan_.runs[a].is_guarded, a) < std::pair(plan_.runs[b].is_guarded, b);
+    const PlannedRun& first = plan_.runs[a];
+    const PlannedRun& second = plan_.runs[b];
+    return std::tuple(first.is_guarded, first.is_frozen, a) <
+           std::tuple(second.is_guarded, second.is_frozen, b);
   });
   std::vector<PlannedRun> runs;
   std::vector<std::size_t> place_of(order.size());

@@ -44,7 +44,7 @@ struct StripPlace {
 struct CopyPlan {
   std::uint64_t chunk_bytes = 0;
   std::uint64_t bytes = 0;           // The runs write [0, bytes) of the Slot.
-  std::vector<PlannedRun> runs;      // Unguarded ones first; none is empty.
+  std::vector<PlannedRun> runs;      // Unguarded ones first, frozen ones last; none is empty.
   std::vector<StripPlace> in_order;  // All strips, by offset.
 };
 

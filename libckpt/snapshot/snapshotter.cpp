@@ -36,23 +36,26 @@ Snapshotter::Snapshotter(Plan plan, CaptureListener& listener)
     runs_.push_back({planned.is_guarded, std::move(end), std::move(run)});
   }
   hashes_.resize(plan.hashed.size());
-  add_hashing(plan, false);
-  add_hashing(plan, true);
+  for (std::size_t device = 0; device < plan.devices.size(); ++device) {
+    add_hashing(plan, device, false);
+    add_hashing(plan, device, true);
+  }
 }
 
-void Snapshotter::add_hashing(const Plan& plan, bool guarded) {
+void Snapshotter::add_hashing(const Plan& plan, std::size_t device, bool guarded) {
   Hashing hashing;
   std::vector<std::span<const std::byte>> sources;
   for (std::size_t index = 0; index < plan.hashed.size(); ++index) {
-    if (plan.hashed[index].is_guarded != guarded) continue;
+    const HashedSource& source = plan.hashed[index];
+    if (source.device != device || source.is_guarded != guarded) continue;
     hashing.sources.push_back(index);
-    sources.push_back(plan.hashed[index].bytes);
+    sources.push_back(source.bytes);
   }
   if (sources.empty()) return;
   hashing.stretches.resize(sources.size());
   auto end = std::make_unique<RunEnd>(*this);
-  auto run = plan.devices.front()->make_hash_run(std::move(sources), *end);
-  CKPT_ASSERT(run != nullptr);  // Device 0 is the host.
+  auto run = plan.devices[device]->make_hash_run(std::move(sources), *end);
+  if (run == nullptr) return;  // Nobody hashes them.
   hashing.run = run.get();
   hashings_.push_back(std::move(hashing));
   runs_.push_back({guarded, std::move(end), std::move(run), true});
@@ -62,6 +65,7 @@ void Snapshotter::choose_hashed(std::span<const device::Stretch> stretches) {
   with_hashes_ = !stretches.empty();
   if (!with_hashes_) return;
   CKPT_ASSERT(stretches.size() == hashes_.size());
+  std::ranges::fill(hashes_, std::nullopt);
   for (Hashing& hashing : hashings_) {
     for (std::size_t place = 0; place < hashing.sources.size(); ++place)
       hashing.stretches[place] = stretches[hashing.sources[place]];
@@ -239,7 +243,7 @@ void Snapshotter::collect_hashes() {
   if (!with_hashes_) return;
   for (const Hashing& hashing : hashings_) {
     const auto crcs = hashing.run->checksums();
-    CKPT_ASSERT(crcs.size() == hashing.sources.size());
+    CKPT_ASSERT(crcs.empty() || crcs.size() == hashing.sources.size());
     for (std::size_t place = 0; place < crcs.size(); ++place)
       hashes_[hashing.sources[place]] = crcs[place];
   }

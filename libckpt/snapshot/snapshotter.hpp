@@ -16,6 +16,7 @@
 #include <ckpt/tensor.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,10 +27,11 @@
 
 namespace ckpt::snapshot {
 
-// HashedSource: memory of the host of which captures take checksums, and no copy.
+// HashedSource: memory of which captures take checksums, and no copy.
 struct HashedSource {
   std::span<const std::byte> bytes;
   bool is_guarded = false;  // As a Source's: when it may change.
+  std::size_t device = 0;   // As a Source's.
 };
 
 struct CaptureRequest {
@@ -53,7 +55,8 @@ struct Captured {
   std::uint64_t blob_bytes = 0;
   std::span<const format::Extent> blobs;  // In the Slot, parallel to the request's.
   std::span<const Crc32> chunk_crcs;      // Empty: not computed while copying.
-  std::span<const Crc32> hashes;          // Parallel to the request's `hashed`.
+  // Parallel to the request's `hashed`, by each device in its own way. None: not taken.
+  std::span<const std::optional<Crc32>> hashes;
   std::chrono::nanoseconds took{0};
 };
 
@@ -124,14 +127,14 @@ class Snapshotter {
     std::unique_ptr<device::CopyRun> run;
     bool is_hashing = false;  // It copies nothing, and only some captures start it.
   };
-  // Hashing: the sources of one run, which share when they may change.
+  // Hashing: the sources of one run, which share a device and when they may change.
   struct Hashing {
     device::HashRun* run = nullptr;
     std::vector<std::size_t> sources;  // Indexes into the request's `hashed`.
     std::vector<device::Stretch> stretches;
   };
 
-  void add_hashing(const Plan& plan, bool guarded);
+  void add_hashing(const Plan& plan, std::size_t device, bool guarded);
   void choose_hashed(std::span<const device::Stretch> stretches);
   Status copy_all(const CaptureRequest& request);
   Status start_runs(const CaptureRequest& request, bool guarded);
@@ -157,7 +160,7 @@ class Snapshotter {
   std::span<const std::byte> slot_;
   bool with_checksums_ = false;
   bool with_hashes_ = false;
-  std::vector<Crc32> hashes_;
+  std::vector<std::optional<Crc32>> hashes_;
   std::vector<format::Extent> blobs_;
   std::uint64_t blob_bytes_ = 0;
   ChunkChecksums checksums_;

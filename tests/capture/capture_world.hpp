@@ -35,7 +35,9 @@ struct WorldOptions {
   Guarded guarded = Guarded::some;
   bool has_frozen = false;  // Each second one is called frozen, whatever happens to it.
   device::GpuOptions device = {0, 64 * KiB, 8};
-  std::size_t slots = 2;  // They are filled in turn.
+  std::size_t slots = 2;     // They are filled in turn.
+  bool trains_long = false;  // A capture has ended before the next guard.
+  bool has_hashes = false;   // Captures take checksums of the tensors, or of parts of them.
   // How many bytes of a tensor, one behind the other, change after a step. Empty: all of each.
   std::function<std::size_t(std::size_t tensor, std::uint64_t step)> changes;
 };
@@ -62,6 +64,7 @@ class CaptureWorld final : private snapshot::CaptureListener {
   snapshot::Snapshotter& snapshotter() { return *snapshotter_; }
   // Waits for the last capture.
   bool wait_idle();
+  std::size_t hashed() const { return hashed_; }  // Good captures that took all their checksums.
   std::uint64_t bytes_unchanged() const { return bytes_unchanged_; }  // In the newest good capture.
   const format::Layout& layout() const { return layout_; }
   std::span<std::byte> slot(std::size_t index) const;
@@ -91,6 +94,8 @@ class CaptureWorld final : private snapshot::CaptureListener {
   void update(bool guarded);
   // For the tensors that lie below this offset in the Slot.
   bool is_right(std::uint64_t slot_end);
+  void choose_hashed();
+  void look_at_hashes(std::span<const std::optional<Crc32>> hashes);
   void note(const Error& error);
   void note_wrong(const std::string& what);
   std::string wrong() const;
@@ -113,11 +118,15 @@ class CaptureWorld final : private snapshot::CaptureListener {
   const bool is_skipping_;
   const std::function<std::size_t(std::size_t, std::uint64_t)> changes_;
   std::vector<std::vector<std::byte>> expected_;  // For the running capture, by tensor.
+  const bool has_hashes_;
+  const bool trains_long_;
+  std::vector<device::Stretch> stretches_;  // As expected_.
   std::span<std::byte> slot_;
   std::vector<std::byte> left_;  // Left in its Slot by a capture.
 
   std::size_t good_ = 0;
   std::size_t failed_ = 0;
+  std::size_t hashed_ = 0;
   std::uint64_t bytes_unchanged_ = 0;
   mutable std::mutex mutex_;  // For the next two, which the listener writes as well.
   std::string wrong_;

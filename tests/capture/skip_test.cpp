@@ -11,6 +11,7 @@
 #include "base/random.hpp"
 #include "capture/capture_world.hpp"
 #include "capture/planted_failures.hpp"
+#include "device/cuda_fingerprint.hpp"
 
 namespace ckpt::test {
 
@@ -94,6 +95,23 @@ TEST_CASE("skip: of guarded tensors, those that are called frozen are left alone
   for (const auto& place : world.layout().tensors)
     frozen += std::stoul(place.name.substr(1)) % 2 == 0 ? place.extent.bytes : 0;
   for (int i = 0; i < 4; ++i) REQUIRE(unchanged_of_next(world) == frozen);
+}
+
+TEST_CASE("skip: guarded tensors are read by few cores beside training, by all behind a fence",
+          "[unit][capture]") {
+  WorldOptions options = skipping_options(4);
+  options.guarded = Guarded::all;
+  options.has_frozen = true;
+  options.trains_long = GENERATE(true, false);
+  CaptureWorld world(options);
+  if (!options.trains_long) world.trainer().hold(true);  // So that the guard finds most of it left.
+  (void)world.step();
+  if (!options.trains_long) world.trainer().hold(false);
+  REQUIRE(world.run(1));
+  REQUIRE(world.good() == 2);
+  REQUIRE(stand_in().counts().blocks_max == (options.trains_long
+                                                 ? device::CudaFingerprint::blocks_beside_training
+                                                 : device::CudaFingerprint::blocks_of_a_whole_gpu));
 }
 
 TEST_CASE("skip: only parts with a changed byte are copied", "[unit][capture]") {

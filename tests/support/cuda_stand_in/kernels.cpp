@@ -1,7 +1,7 @@
 #include "support/cuda_stand_in/kernels.hpp"
 
+#include <algorithm>
 #include <cstring>
-
 #include <vector>
 
 #include "device/changed_copy_lane.hpp"
@@ -246,7 +246,8 @@ Work work_of_gather(World& world, StreamQueue& stream, void** arguments) {
   return work;
 }
 
-Work work_of_fingerprint(World& world, StreamQueue& stream, void** arguments) {
+Work work_of_fingerprint(World& world, StreamQueue& stream, const Launch& launch) {
+  void** const arguments = launch.arguments;
   const Fingerprint fingerprint{&world,
                                 &stream,
                                 argument<CUdeviceptr>(arguments, 0),
@@ -255,6 +256,8 @@ Work work_of_fingerprint(World& world, StreamQueue& stream, void** arguments) {
                                 argument<unsigned>(arguments, 3),
                                 argument<std::uint64_t>(arguments, 4),
                                 argument<CUdeviceptr>(arguments, 5)};
+  if (fingerprint.count + fingerprint.fragment_count > 0)
+    world.counts.blocks_max = std::max<std::uint64_t>(world.counts.blocks_max, launch.blocks);
   Work work;
   work.run = [fingerprint] { fingerprint.run(); };
   return work;
@@ -292,7 +295,7 @@ CUresult launch_kernel(World& world, StreamQueue& stream, std::string_view name,
       launch.threads % device::gather_lanes != 0)
     return CUDA_ERROR_INVALID_VALUE;
   Work work = name == gather_name        ? work_of_gather(world, stream, launch.arguments)
-              : name == fingerprint_name ? work_of_fingerprint(world, stream, launch.arguments)
+              : name == fingerprint_name ? work_of_fingerprint(world, stream, launch)
                                          : work_of_changed_copy(world, stream, launch.arguments);
   if (++world.counts.kernels == world.settings.fail_launch)
     return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;

@@ -58,6 +58,8 @@ TEST_CASE("fingerprint: golden values", "[unit][base]") {
         "458f4991cb7039109bcaf676e80c9ed6");
   CHECK(to_hex(fingerprint_of(std::vector<std::byte>(default_chunk_bytes))) ==
         "4ba5e8f660aa524b5667912bfa6dbce8");
+  CHECK(short_fingerprint(fingerprint_of(counting(1))) ==
+        (0xfdcd91a0 ^ 0xa5c86da0 ^ 0xe57e3eca ^ 0xa7ea0235));
 }
 
 TEST_CASE("fingerprint: every length is as the document says", "[unit][base]") {

@@ -99,6 +99,7 @@ void FakeNode::keep(control::Filled& filled) {
   shard.record = std::make_shared<const format::ShardRecord>(std::move(record));
   shard.bytes.assign(bytes.begin(), bytes.end());
   shards.push_back(std::move(shard));
+  copies.push_back(std::move(filled.copies));
 }
 
 void FakeNode::take(control::Abandon& message) {

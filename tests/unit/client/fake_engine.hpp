@@ -50,8 +50,9 @@ class FakeNode {
   void come_back();
 
   // Seen by the test.
-  std::vector<format::Layout> layouts;  // As they were sent.
-  std::vector<FakeShard> shards;        // As they were filled, oldest first.
+  std::vector<format::Layout> layouts;                // As they were sent.
+  std::vector<FakeShard> shards;                      // As they were filled, oldest first.
+  std::vector<std::vector<format::CopyNote>> copies;  // Parallel to them.
   std::vector<wire::control::AskRestore> asked;
   std::vector<Step> skipped;
   std::vector<Step> passed;

@@ -36,7 +36,7 @@ struct Rank {
   std::vector<format::CopyNote> notes(Step step, Compared compared) {
     HeldCopies held(registry.held_copies());
     const auto sources = held.sources();
-    std::vector<Crc32> crcs;
+    std::vector<std::optional<Crc32>> crcs;
     const auto stretches = held.choose(step, compared);
     for (std::size_t index = 0; index < stretches.size(); ++index) {
       const device::Stretch& stretch = stretches[index];
