@@ -11,5 +11,6 @@ class CheckpointManager(_Stock):
         job: str = ""
         save_mem_interval: int = 1
         replicas: int = 2
+        source: str = ""
 
     def __init__(self, config: Config, **given: Any) -> None: ...
