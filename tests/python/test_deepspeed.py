@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -295,61 +296,96 @@ def test_the_example_kills_and_resumes_itself():
 def test_room_for_a_restored_state_is_written_once(monkeypatch):
     """By the restore; but for padding, which nobody captured."""
     torch = pytest.importorskip("torch")
-    from libckpt.deepspeed import _layout, _state
+    from libckpt.deepspeed import _layout, _optimizer
 
     monkeypatch.setattr(torch, "empty_like",
                         lambda like, dtype: torch.full_like(like, 7, dtype=dtype))  # fmt: skip
     parts = [_layout.Part("b", (3,), 0, 5, 3), _layout.Part("a", (4,), 0, 0, 4)]
-    room = _state._room(_layout.Flat(torch.ones(10), 0, parts), torch.float64)
+    room = _optimizer._room(_layout.Flat(torch.ones(10), 0, parts), torch.float64)
     assert room.dtype == torch.float64
     assert room.tolist() == [7] * 4 + [0] + [7] * 3 + [0] * 2
 
 
-def test_a_restore_that_fails_leaves_no_foreign_bytes_in_the_optimizer(monkeypatch):
-    """A run that begins anew behind it would train on with whatever lay in the memory."""
-    torch = pytest.importorskip("torch")
-    from types import SimpleNamespace
+class Failing:
+    """An engine with two weights and Adam, and a step for it whose restore fails."""
 
-    from libckpt import errors
-    from libckpt.deepspeed import _state
+    def __init__(self, monkeypatch, error):
+        import torch
 
-    optimizer, made = SimpleNamespace(state={}), torch.full((3,), float("nan"))
-    layout = SimpleNamespace(optimizer=optimizer, arrays=list)
-    engine = SimpleNamespace(optimizer=optimizer)
+        from libckpt.deepspeed import _layout, _state
 
-    def restore(*arguments, **options):
-        raise errors.Unavailable("the daemon is gone")
+        monkeypatch.setattr(_state, "targets", lambda *arguments: {})
+        weights = [torch.nn.Parameter(torch.ones(count)) for count in (2, 3)]
+        self.optimizer = torch.optim.Adam(weights)
+        flats = [_layout.Flat(weight, 0, []) for weight in weights]
+        self._layout = types.SimpleNamespace(optimizer=self.optimizer, zero=self.optimizer,
+                                             flats=flats, arrays=list)  # fmt: skip
+        engine = types.SimpleNamespace(optimizer=self.optimizer)
+        self._state = _state.EngineState(engine, self._layout)
+        own = {"tensors": dict.fromkeys(("exp_avg", "exp_avg_sq"), torch.float32),
+               "values": {"step": torch.tensor(9.0)}}  # fmt: skip
+        saved = {"of_parameters": {}, "states": [own], "groups": [{}]}
+        self._found = types.SimpleNamespace(items={"optimizer": saved}, step=9)
+        self._error = error
 
-    monkeypatch.setattr(_state, "make_room", lambda layout, saved, into: into.append(made))
-    monkeypatch.setattr(_state, "targets", lambda *arguments: {})
-    found = SimpleNamespace(items={"optimizer": {}}, step=3)
-    with pytest.raises(errors.Unavailable):
-        _state.EngineState(engine, layout).give(SimpleNamespace(restore=restore), found)
-    assert made.tolist() == [0, 0, 0]
+    def step(self):
+        for weight in self.optimizer.param_groups[0]["params"]:
+            weight.grad = weight.detach().clone()
+        self.optimizer.step()
+
+    def states(self):
+        return [dict(state) for state in self.optimizer.state.values()]
+
+    def restore(self, *arguments, **options):
+        raise self._error
+
+    def give(self):
+        self._state.give(self, self._found)
+
+
+@pytest.mark.parametrize("has_stepped", [False, True])
+def test_a_restore_that_fails_leaves_the_optimizer_as_it_was(monkeypatch, has_stepped):
+    """Its moments and its count of steps: with one of the two alone the next step misleads."""
+    failing = Failing(monkeypatch, libckpt.Unavailable("the daemon is gone"))
+    if has_stepped:
+        failing.step()
+    before = failing.states()
+    counts = [float(state["step"]) for state in before]
+    with pytest.raises(libckpt.Unavailable):
+        failing.give()
+    after = failing.states()
+    assert [state.keys() for state in after] == [state.keys() for state in before]
+    assert all(one[key] is other[key] for one, other in zip(before, after) for key in one)
+    assert [float(state["step"]) for state in after] == counts
+
+
+def test_a_restore_that_fails_in_its_middle_lets_the_optimizer_begin_anew(monkeypatch, caplog):
+    from libckpt.core import _restorer
+
+    failing = Failing(monkeypatch, libckpt.Corruption(f"a bad copy; {_restorer.OVERWRITTEN}"))
+    failing.step()
+    with pytest.raises(libckpt.Corruption):
+        failing.give()
+    assert failing.states() == []
+    assert "the optimizer begins anew, without moments and with step 0" in caplog.text
+    failing.step()
+    assert [float(state["step"]) for state in failing.states()] == [1, 1]
 
 
 def test_room_that_is_not_all_to_be_had_leaves_no_foreign_bytes_either(monkeypatch):
-    torch = pytest.importorskip("torch")
-    from types import SimpleNamespace
-
-    from libckpt.deepspeed import _layout, _state
+    from libckpt.deepspeed import _optimizer
 
     def room(flat, dtype):
         if flat.tensor.numel() > 2:
             raise MemoryError("the second one has no room")
         return torch.full_like(flat.tensor, float("nan"), dtype=dtype)
 
-    monkeypatch.setattr(_state, "_room", room)
-    flats = [_layout.Flat(torch.ones(count), 0, []) for count in (2, 3)]
-    optimizer = SimpleNamespace(state={})
-    engine = SimpleNamespace(optimizer=optimizer)
-    own = {"tensors": {"exp_avg": torch.float32}, "values": {}}
-    saved = {"of_parameters": {}, "states": [own], "groups": [{}]}
-    found = SimpleNamespace(items={"optimizer": saved}, step=3)
-    layout = SimpleNamespace(optimizer=optimizer, flats=flats)
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(_optimizer, "_room", room)
+    failing = Failing(monkeypatch, None)
     with pytest.raises(MemoryError):
-        _state.EngineState(engine, layout).give(None, found)
-    assert optimizer.state[flats[0].tensor]["exp_avg"].tolist() == [0, 0]
+        failing.give()
+    assert failing.states() == []
 
 
 def test_the_global_batch_is_kept_by_accumulation():

@@ -2,9 +2,11 @@
 does not begin anew over what the other place has.
 
 Method: jobs with an older step on storage and a newer one in memory, one process each; what was
-loaded is looked at, and the folders of the frameworks are among storage. test_jax_sources.py has
-the same of JAX.
+loaded is looked at, and the folders of the frameworks are among storage. test_jax_sources.py and
+test_levanter.py have the same of JAX and Levanter.
 """
+
+import re
 
 import pytest
 
@@ -149,6 +151,139 @@ def test_lightning_resumes_from_the_place_that_is_named(runtime, tmp_path):
     with pytest.raises(RuntimeError, match="dies here"):
         began("?source=memory", 3)
     assert began("?source=storage") == 2
+
+
+# --- Transformers, whose folders are storage
+
+
+class Weight(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return {"loss": (self.weight * x).square().mean()}
+
+
+@pytest.fixture
+def trains(runtime, tmp_path):
+    """Trains to step 4, dying at step 3 if that is asked for; returns the step it began with."""
+    transformers = pytest.importorskip("transformers")
+    import libckpt.transformers
+
+    opened = []
+
+    class Dies(transformers.TrainerCallback):
+        began = None
+
+        def on_train_begin(self, args, state, control, **_):
+            self.began = state.global_step
+
+        def on_step_begin(self, args, state, control, **_):
+            if state.global_step == 3 and self.is_to_die:
+                opened[-1]._memory.session.wait(3, "committed")
+                raise RuntimeError("the job dies here")
+
+    def train(resume, dies=False, job="job", output="output", alone=False, **options):
+        callback, dying = libckpt.transformers.Callback(job=job, **options), Dies()
+        opened.append(callback)
+        dying.is_to_die = dies
+        settings = transformers.TrainingArguments(
+            str(tmp_path / output), max_steps=4, per_device_train_batch_size=1, save_steps=2,
+            report_to=[], use_cpu=True, disable_tqdm=True, save_only_model=alone,
+        )  # fmt: skip
+        trainer = transformers.Trainer(Weight(), settings, callbacks=[callback, dying],
+                                       train_dataset=[{"x": torch.ones(1)}] * 9)  # fmt: skip
+        try:
+            trainer.train(resume_from_checkpoint=resume)
+        except RuntimeError as error:
+            if "dies here" not in str(error):
+                raise
+        finally:
+            libckpt.core.files._publish_queue.settle(wait=True)
+            if callback._memory.session is not None:
+                callback._memory.session.abandon()
+        return dying.began
+
+    yield train
+
+
+def test_transformers_resumes_from_the_place_that_is_named(trains):
+    from libckpt.transformers import NEWEST
+
+    assert trains(NEWEST, dies=True) == 0  # Nothing is there.
+    assert trains(f"{NEWEST}?source=memory", dies=True) == 3
+    with pytest.raises(libckpt.InvalidArgument, match="source 'disk'"):
+        trains(f"{NEWEST}?source=disk")
+    assert trains(f"{NEWEST}?source=storage", dies=True) == 2
+    assert trains(True) == 3  # That life captured it, and memory is its own from there on.
+
+
+def test_transformers_does_not_begin_anew_where_the_other_place_has_something(trains):
+    assert trains("ckpt://newest?source=memory", dies=True) == 0
+    with pytest.raises(libckpt.Unavailable, match="storage alone.* step 3 .*own memory"):
+        trains("ckpt://newest?source=storage", output="elsewhere")
+    with pytest.raises(libckpt.Unavailable, match="it has no step; .*checkpoint-2 is there"):
+        trains("ckpt://newest?source=memory", job="another")
+
+
+def test_where_memory_does_not_answer_a_warning_says_what_a_model_alone_costs(
+    trains, monkeypatch, caplog
+):
+    from libckpt.transformers import _memory
+
+    def silent(*_):
+        raise libckpt.Unavailable("the daemon does not answer")
+
+    assert trains(True, dies=True, alone=True) == 0
+    monkeypatch.setattr(_memory.TrainerMemory, "_restored", silent)
+    assert trains(True, alone=True) == 2
+    said = [each.levelname for each in caplog.records if re.search(
+        "checkpoint-2 has the model alone, as save_only_model says: the optimizer and the learning "
+        "rate begin anew", each.getMessage())]  # fmt: skip
+    assert said == ["WARNING"]
+    assert "the daemon does not answer; resumes from" in caplog.text
+
+
+def test_disabled_transformers_takes_the_newest_folder_for_any_source(trains):
+    assert trains(True, dies=True) == 0
+    assert trains("ckpt://newest?source=memory", disable=True) == 2
+
+
+# --- torchtitan, whose folders are storage
+
+
+def test_torchtitan_starts_from_the_place_that_is_named(runtime, tmp_path, caplog):
+    titan = pytest.importorskip("libckpt.torchtitan", exc_type=ImportError)
+    from test_torchtitan import LRSchedulersContainer, default_adamw
+
+    def made(source=""):
+        model, settings = torch.nn.Linear(2, 2), default_adamw(lr=0.01)
+        settings.implementation = "foreach"
+        optimizers = settings.build(model_parts=[model])
+        config = titan.CheckpointManager.Config(
+            enable=True, folder=str(tmp_path / "out"), keep_latest_k=0, interval=2, source=source
+        )
+        return model.weight, config.build(
+            dataloader=None, model_parts=[model], optimizers=optimizers, states={}, sd_adapter=None,
+            lr_schedulers=LRSchedulersContainer(optimizers, lambda step: 1.0),
+        )  # fmt: skip
+
+    weight, manager = made()
+    manager.load()
+    for step in (1, 2, 3):
+        torch.nn.init.constant_(weight, step)
+        manager.save(step)
+    manager._session.wait(3, "committed")
+    manager.close()
+    for source, value in (("memory", 3), ("storage", 2)):
+        weight, manager = made(source)
+        assert manager.load()
+        assert weight.tolist() == [[value] * 2] * 2
+        manager.close()
+    for wrong in ({"source": "disk"}, {"source": "memory", "load_step": 2}):
+        with pytest.raises(ValueError, match="source"):
+            titan.CheckpointManager.Config(**wrong)
 
 
 # --- DeepSpeed and Megatron, in processes of their own

@@ -79,3 +79,60 @@ def test_a_restart_counts_the_steps_whose_saves_had_failed(job, caplog):
         restored = job("run").restore({"state": Breaking()})
     assert restored.step == 1
     assert restored.newest_seen >= 2
+
+
+def test_items_may_be_a_function_that_is_called_if_the_step_is_due(job):
+    session, calls = job(save_mem_interval=2), []
+
+    def items():
+        calls.append(session.counts()["captured"])  # What asks nobody may be called in it.
+        return {"x": torch.ones(2)}
+
+    def arrays():
+        calls.append("arrays")
+        return ()
+
+    assert session.save_checkpoint_if_needed(1, items, arrays=arrays).outcome == "not_due"
+    assert calls == []
+    assert session.save_checkpoint_if_needed(2, items, arrays=arrays)
+    assert calls == [None, "arrays"]
+    session.wait(2, "committed")
+    assert session.restore().items["x"].tolist() == [1, 1]
+
+
+def test_several_ranks_call_the_function_for_each_step_where_the_interval_is_a_time(held_up):
+    """One of them may find a step due that another does not, and the function may be a
+    collective."""
+    calls = []
+    held_up._between._interval = "1h"
+    for step in (3, 4):
+        held_up.save_checkpoint_if_needed(step, lambda: calls.append(1) or {"a": 1})
+    assert calls == [1, 1]
+
+
+def test_degraded_says_that_saves_fail_until_one_succeeds(job):
+    session, state = job(raise_on_error=False), Breaking()
+    train(session, state, [1])
+    assert session.counts()["degraded"] == ""
+    state.is_broken = True
+    train(session, state, [2, 3])
+    assert session.counts()["degraded"] == "saves fail: no more state"
+    assert session.status()["degraded"] == "saves fail: no more state"
+    state.is_broken = False
+    assert session.save(4, {"state": state}, wait=60)
+    assert session.counts()["degraded"] == ""
+    assert session.counts()["last_error"] == "no more state"
+
+
+def test_restore_or_takes_a_step_by_its_number(job, caplog):
+    session = job("run", raise_on_error=False)
+    for step in (1, 2):
+        session.save(step, {"x": torch.full((2,), float(step))}, wait=60)
+        session.wait(step, "committed")
+    session.abandon()
+    x, session = torch.zeros(2), job("run", raise_on_error=False)
+    assert session.restore_or({"x": x}, default=0, step=9) == 0
+    assert "nothing is restored: " in caplog.text and "step 9" in caplog.text
+    assert session.save(10, {"x": x}).outcome == "failed"  # There are others.
+    assert session.restore_or({"x": x}, default=0, step=2) == 2
+    assert x.tolist() == [2, 2]

@@ -90,6 +90,24 @@ def test_a_set_appears_whole_and_its_tracker_after_it(open_sets, tmp_path, monke
     assert os.listdir(sets.work.directory) == []
 
 
+def test_another_object_for_the_directory_shares_what_is_open(open_sets, tmp_path):
+    """As where a cell of a notebook runs again, or another part of a training begins."""
+    out, first = tmp_path / "out", open_sets()
+    save(first, "a", 1)
+    second = open_sets()
+    assert number_of(out / "a") == 1  # It was not taken for a killed run's.
+    save(second, "b", 2)
+    save(first, "c", 3)
+    first.close()
+    assert [number_of(out / name) for name in "bc"] == [2, 3]
+    save(second, "d", 4)
+    second.close()
+    assert number_of(out / "d") == 4
+    assert (out / "latest").read_text() == "d"
+    assert second._queue.session.is_closed
+    save(open_sets(), "e", 5)
+
+
 def test_a_commit_returns_when_the_daemon_has_it_whatever_happens_then(open_sets, monkeypatch):
     sets, waited = open_sets(), []
     real = sets._queue.session.wait

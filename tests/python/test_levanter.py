@@ -242,6 +242,39 @@ def test_a_resume_takes_memory_when_it_is_newer_and_folders_when_it_is_lost(
     assert third._memory.session.counts()["failed"] == 0
 
 
+def test_a_resume_takes_the_place_that_is_named(open_one, tmp_path):
+    def opened(**options):
+        return open_one(None, [CheckpointInterval(2)], **options)
+
+    first = opened()
+    assert is_of(first.load_or(state_of(0, mesh(4)), source="memory"), 0)  # There is nothing.
+    for step in (1, 2, 3):
+        first.on_step(tree=state_of(step, mesh(4)), step=step)
+    first.wait_until_finished()
+    first._memory.session.wait(3, "committed")
+    first.abandon()
+    for source, step in (("memory", 3), ("storage", 2)):
+        checkpointer = opened()
+        assert is_of(checkpointer.load_or(state_of(0, mesh(4)), source=source), step)
+        checkpointer.abandon()
+    with pytest.raises(libckpt.InvalidArgument, match="source 'disk'"):
+        opened().load_or(state_of(0, mesh(4)), source="disk")
+
+
+def test_a_resume_from_one_place_does_not_begin_anew_over_the_other(open_one, tmp_path):
+    first = open_one(None, [CheckpointInterval(2)], job="one")
+    for step in (1, 2):
+        first.on_step(tree=state_of(step, mesh(4)), step=step)
+    first.wait_until_finished()
+    first._memory.session.wait(2, "committed")
+    first.abandon()
+    with pytest.raises(libckpt.Unavailable, match="it has no step; .*step-2 is there"):
+        open_one(job="another").load_or(state_of(0, mesh(4)), source="memory")
+    with pytest.raises(libckpt.Unavailable, match="storage alone.* step 2 .*own memory"):
+        elsewhere = open_one(job="one", base=tmp_path / "elsewhere")
+        elsewhere.load_or(state_of(0, mesh(4)), source="storage")
+
+
 def test_load_checkpoint_finds_the_newest_complete_one_below_a_folder(open_one, tmp_path):
     base = tmp_path / "base"
     checkpointer = open_one(None, [CheckpointInterval(1)], base=base / "run")

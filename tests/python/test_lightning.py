@@ -171,6 +171,90 @@ def test_without_its_memory_it_goes_on_from_the_newest_file_as_stock_does(
     assert said(log, 0, "weights") == said(expected, 0, "weights") != []
 
 
+class Dropped(pl.LightningModule):
+    """Its losses need the right weights, moments, and random generators."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
+        self.losses = {}
+
+    def training_step(self, batch, _):
+        loss = (self.layers(batch) - 1).square().mean()
+        self.losses[self.global_step] = loss.item()
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+def test_a_fit_goes_on_with_more_steps_by_another_trainer_of_the_same_process(
+    runtime, tmp_path, caplog
+):
+    """From the last step, which no file has; and the files of both are libckpt's."""
+    def fit(name, steps, plugins=(), callbacks=(), path=None):
+        torch.manual_seed(3)
+        module = Dropped()
+        files = pl.callbacks.ModelCheckpoint(tmp_path / name, every_n_train_steps=3)
+        trainer = pl.Trainer(
+            max_steps=steps, default_root_dir=tmp_path / name, logger=False, accelerator="cpu",
+            devices=1, enable_progress_bar=False, enable_model_summary=False,
+            callbacks=[files, *callbacks], plugins=list(plugins),
+        )  # fmt: skip
+        # Each batch alike: Lightning begins such a loader anew in the middle of an epoch.
+        trainer.fit(module, torch.utils.data.DataLoader(torch.ones(30, 4)), ckpt_path=path)
+        return module.losses
+
+    whole = fit("stock", 11)
+    losses = {}
+    for steps in (5, 11):
+        found = fit("ours", steps, [libckpt.lightning.CheckpointIO()],
+                    [libckpt.lightning.Callback()], libckpt.lightning.NEWEST)  # fmt: skip
+        assert not losses.keys() & found.keys()
+        losses |= found
+    assert losses == whole
+    assert "stock Lightning saves instead" not in caplog.text
+    assert "resumes step 5 from own memory" in caplog.text
+
+
+@pytest.mark.slow
+def test_last_leads_any_number_of_ranks_to_the_last_file_of_a_killed_run(
+    trainer, tmp_path, programs
+):
+    """Though that one was captured only, and an older one lies in its place."""
+    found = {}
+    for kind in ("stock", "libckpt"):
+        options, root = {"every": 4, "last": True}, tmp_path / kind
+        if kind == "stock":
+            run(trainer, root, kind, ranks=2, steps=8, **options).finish()
+        else:
+            kill_when_held(run(trainer, root, hold=9, ranks=2, **options), 2)
+            subprocess.run([programs / "ckpt", "stop"], check=True, timeout=60, capture_output=True)
+        for ranks, begin in ((1, 8), (2, 12)):
+            log = run(trainer, root, kind, ranks=ranks, steps=begin + 4, path="last",
+                      **options).finish()  # fmt: skip
+            for rank in range(ranks):
+                assert said(log, rank, "began") == [str(begin)]
+            found.setdefault(kind, []).append(said(log, 0, "weights"))
+    assert found["libckpt"] == found["stock"]
+
+
+def test_an_optimizer_that_divides_its_state_is_left_to_lightning(runtime, tmp_path, caplog):
+    class Divided(torch.optim.SGD):
+        def consolidate_state_dict(self):
+            pass
+
+    class Model(Wide):
+        def configure_optimizers(self):
+            return Divided(self.parameters(), lr=0.1)
+
+    callback = libckpt.lightning.Callback()
+    trainer = fit_wide(tmp_path, callback, model=Model())
+    assert trainer.global_step > 0
+    assert "divides its state among the ranks" in caplog.text
+    assert callback.session is None
+
+
 def test_disabled_it_is_stock_lightning(trainer, tmp_path, monkeypatch):
     expected = run(trainer, tmp_path / "stock", "stock", steps=12).finish()
     monkeypatch.setenv("LIBCKPT_DISABLE", "1")
@@ -196,14 +280,14 @@ class Wide(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit_wide(root, *callbacks, **options):
+def fit_wide(root, *callbacks, model=None, **options):
     trainer = pl.Trainer(
         default_root_dir=root, accelerator="cpu", max_epochs=1, logger=False,
         callbacks=list(callbacks), plugins=[libckpt.lightning.CheckpointIO()],
         num_sanity_val_steps=0, enable_progress_bar=False, enable_model_summary=False, **options,
     )  # fmt: skip
     batches = torch.utils.data.DataLoader(torch.ones(3, 4096))
-    trainer.fit(Wide(), batches, batches if "val_check_interval" in options else None)
+    trainer.fit(model or Wide(), batches, batches if "val_check_interval" in options else None)
     return trainer
 
 
@@ -255,9 +339,13 @@ def test_a_file_that_is_saved_after_a_fit_is_there_at_once(runtime, tmp_path):
 
 @pytest.fixture
 def io(runtime):
+    def close_all():
+        for queue in list(_publish_queue._queues):
+            queue.end()
+
+    close_all()  # Those of fits.
     yield libckpt.lightning.CheckpointIO()
-    for queue in list(_publish_queue._queues):
-        queue.close()
+    close_all()
 
 
 def test_a_file_is_what_was_saved_and_comes_later(io, tmp_path):

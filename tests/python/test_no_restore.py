@@ -25,6 +25,18 @@ def steps_in(directory):
     return sorted(int(path.name[5:]) for path in directory.glob("step-*"))
 
 
+@pytest.mark.parametrize("has_file", [False, True])
+def test_without_handlers_of_python_the_terminal_has_the_error_once(
+    job, tmp_path, monkeypatch, capfd, has_file
+):
+    directory = trained(job, tmp_path)
+    monkeypatch.setattr(logging.getLogger("libckpt"), "propagate", False)
+    options = {"log_file_path": str(tmp_path / "log")} if has_file else {}
+    session = job(dir=str(directory), raise_on_error=False, **options)
+    assert session.save(1, {"w": torch.zeros(4)}).outcome == "failed"
+    assert capfd.readouterr().err.count("no rank asked for it") == 1
+
+
 def test_a_first_save_without_a_restore_replaces_nothing(job, tmp_path, caplog):
     directory = trained(job, tmp_path)
     with caplog.at_level(logging.WARNING, logger="libckpt"):

@@ -457,6 +457,43 @@ def test_the_best_steps_by_an_evaluation_stay_among_those_of_the_session(runtime
     assert kept == ["step-000000002", "step-000000005"]
 
 
+def test_another_trainer_of_the_process_goes_on_with_more_steps(runtime, tmp_path, caplog):
+    import transformers
+
+    import libckpt.transformers
+
+    def made(steps):
+        settings = transformers.TrainingArguments(
+            str(tmp_path / "output"), max_steps=steps, per_device_train_batch_size=1, save_steps=4,
+            report_to=[], use_cpu=True, disable_tqdm=True,
+        )  # fmt: skip
+        trainer = transformers.Trainer(Scored([]), settings, callbacks=[began],
+                                       train_dataset=[{"x": torch.ones(1)}] * 20)  # fmt: skip
+        callback = libckpt.transformers.Callback(job="job")
+        trainer.add_callback(callback)
+        callback.attach(trainer)
+        callbacks.append(callback)
+        return trainer
+
+    class Began(transformers.TrainerCallback):
+        steps = []
+
+        def on_train_begin(self, args, state, control, **_):
+            self.steps.append(state.global_step)
+
+    began, callbacks = Began(), []
+    first, second = made(3), made(6)  # Each has the session when it trains.
+    for trainer in (first, second, first):
+        trainer.train(resume_from_checkpoint=True)
+    assert began.steps[0] == 0 and began.steps[1] == 3 and began.steps[2] == 6
+    sessions = [each._memory.session for each in callbacks]
+    assert [session.is_closed for session in sessions] == [False, True]
+    assert sessions[0].counts()["failed"] == 0
+    assert "has a session of it already" not in caplog.text
+    assert "Transformers writes its checkpoints itself" not in caplog.text
+    sessions[0].abandon()
+
+
 def test_a_save_meets_the_other_ranks_once_and_takes_nothing_of_an_earlier_run(
     runtime, tmp_path, monkeypatch
 ):

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import time
-import weakref
 
 from libckpt import errors
 from libckpt.core import _arrays, _between, _common, _failures, _flush, _frameworks, _items
@@ -41,7 +40,7 @@ class Session:
             self._tensors, self.ranks, self._replicas, self.dir, allow_pickle
         )
         self._known = _items.Known()  # From the newest save's look at its tensors.
-        self._failures = _failures.Failures(self.job)
+        self._failures = _failures.Failures(self.job, options)
         self._must_confirm = self._restore_failure = None
         _open_sessions.sessions.add(self)
 
@@ -54,20 +53,17 @@ class Session:
         meanwhile, that capture is dropped and logged by name, and they are copied before a save
         returns from then on. Takes what accelerate and Lightning make of an optimizer, too.
         """
-        session = weakref.ref(self)
-
-        def before_step(optimizer):
-            if (alive := session()) is not None:
-                alive._before_step(optimizer)
-
+        before_step = _turn.while_alive(self._before_step)
         for optimizer in [_frameworks.guardable(given) for given in optimizers]:
             self._tensors.guard(optimizer, before_step)
         return self
 
     def save_checkpoint_if_needed(self, step, items, *, arrays=(), metrics=None, common=()):
         """Captures the step if it is due by `save_mem_interval`. Returns a Ticket.
-        `arrays`: parts of larger tensors, which any number of ranks restores. `metrics`: numbers by
-        name, or a function that returns them for a step that is due; `keep_best` reads rank 0's.
+        `items`: by name, or a function that returns them, called if the step is due; several ranks
+        call it for each step where the interval is a time. If it raises, the save fails. `arrays`:
+        parts of larger tensors, which any number of ranks restores, or such a function. `metrics`:
+        numbers by name, or a function for a step that is due; `keep_best` reads rank 0's.
         `common`: names of items that are the same on all ranks; differences are reported."""
         return self._save(step, items, (arrays, metrics, common), always=False)
 
@@ -99,12 +95,16 @@ class Session:
             step = _turn.step_number(step)
             if not always and self._between.has(step):
                 return Ticket(self, step, "not_due", 0.0)
+            if not always and self.world_size > 1 and self._between.may_divide_ranks:
+                items, more = _turn.tried(items), (_turn.tried(more[0]), *more[1:])  # On all ranks.
             with self._turn:
                 if not always and self._is_not_due(step):
                     self._confirm(step)
                     return Ticket(self, step, "not_due", time.perf_counter() - began)
                 with self._failures.given_up(self._tensors, step):
-                    outcome = self._capture(step, items, more, always, wait)
+                    outcome = self._failures.end_with(
+                        self._capture(step, items, more, always, wait)
+                    )
                 self._confirm(step)
         except Exception as error:  # A state_dict() of the user's may raise anything.
             self._failures.of_save(error)
@@ -126,9 +126,10 @@ class Session:
                 f"({self._restore_failure}) and what is stored may be good; restore again, or call "
                 "start_fresh() to begin without it"
             )
+        items, arrays = _turn.made(items), _turn.made(more[0])
         with _turn.no_collection():
             flattened = self._replicas.flatten(step, items, self._allow_pickle, self._known)
-            pieces, metrics = _arrays.Arrays(more[0], flattened[1]), _metrics.named(step, more[1])
+            pieces, metrics = _arrays.Arrays(arrays, flattened[1]), _metrics.named(step, more[1])
             self._common.state(step, more[2], items, self._allow_pickle)
             return self._tensors.capture(step, flattened, pieces, always, wait, metrics)
 
@@ -200,14 +201,14 @@ class Session:
         self._client.start_fresh()
         self._restore_failure = self._must_confirm = None
 
-    def restore_or(self, into, default=None, strict=True, *, arrays=(), path=None, renamed=None,
-                   source=None):  # fmt: skip
-        """The step that was restored into the items, or `default` without one."""
+    def restore_or(self, into, default=None, strict=True, *, step=None, arrays=(), path=None,
+                   renamed=None, source=None):  # fmt: skip
+        """The step that was restored into the items, or `default` where there is nothing."""
         try:
-            return self.restore(into, None, strict, arrays=arrays, path=path, renamed=renamed,
+            return self.restore(into, step, strict, arrays=arrays, path=path, renamed=renamed,
                                 source=source).step  # fmt: skip
         except errors.NotFound as error:
-            self._failures.log_not_found(error, path, self.rank)
+            self._failures.log_not_found(error, step if path is None else path, self.rank)
             return default
 
     @property

@@ -10,6 +10,8 @@ from libckpt.ticket import Level, Ticket
 
 Items = Mapping[str, Any]
 Source = Literal["memory", "storage"]
+ItemsOrFunction = Items | Callable[[], Items]
+ArraysOrFunction = Iterable[Array] | Callable[[], Iterable[Array]]
 Metrics = Callable[[], Mapping[str, SupportsFloat]] | Mapping[str, SupportsFloat]
 Default = TypeVar("Default")
 
@@ -31,19 +33,19 @@ class Session:
     def save_checkpoint_if_needed(
         self,
         step: int,
-        items: Items,
+        items: ItemsOrFunction,
         *,
-        arrays: Iterable[Array] = (),
+        arrays: ArraysOrFunction = (),
         metrics: Metrics | None = None,
         common: Iterable[str] = (),
     ) -> Ticket: ...
     def save(
         self,
         step: int,
-        items: Items,
+        items: ItemsOrFunction,
         wait: float = 0,
         *,
-        arrays: Iterable[Array] = (),
+        arrays: ArraysOrFunction = (),
         metrics: Metrics | None = None,
         common: Iterable[str] = (),
     ) -> Ticket: ...
@@ -78,6 +80,7 @@ class Session:
         default: Default | None = None,
         strict: bool = True,
         *,
+        step: int | None = None,
         arrays: Iterable[Array | str] = (),
         path: str | PathLike[str] | None = None,
         renamed: Mapping[str, str] | None = None,

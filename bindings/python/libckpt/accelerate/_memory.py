@@ -45,7 +45,7 @@ class Memory:
             # Nothing but the gradients has what the batches since the last update gave.
             return Ticket(self.session, step, "not_due", 0.0)
         self.updated = step
-        ticket = self.session.save_checkpoint_if_needed(step, self.items(), metrics=metrics)
+        ticket = self.session.save_checkpoint_if_needed(step, self.items, metrics=metrics)
         self._ticket = ticket or self._ticket
         return ticket
 

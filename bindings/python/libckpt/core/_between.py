@@ -17,6 +17,11 @@ class Between:
         self._interval, self._client, self._turn = interval, client, turn
         self._reports_at = 0.0
 
+    @property
+    def may_divide_ranks(self):
+        """By time, one rank may find a step due that another one does not."""
+        return type(self._interval) is not int
+
     def has(self, step):
         """Whether the interval is in steps, and this is none of them."""
         interval = self._interval

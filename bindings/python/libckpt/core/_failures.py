@@ -6,6 +6,7 @@ import re
 import time
 
 from libckpt import errors
+from libckpt.core import _settings
 
 logger = logging.getLogger("libckpt")
 
@@ -14,20 +15,35 @@ _DIGITS = re.compile(r"\d+")
 
 
 class Failures:
-    def __init__(self, job):
+    def __init__(self, job, options):
         self._job = job
+        in_file = options.get("log_file_path") or _settings.configured("log_file_path")
+        self._is_on_terminal = not in_file  # What the library logs.
+        self._is_logged = False  # By the library.
         self._logged_at = {}  # By kind.
         self.count = 0
         self.last = ""  # In words.
+        self._of_newest_save = ""  # In words; empty from the next save that starts on.
 
-    def log_not_found(self, error, path, rank):
-        """For a restore that has a default. The path may be mistyped; one rank logs for all."""
-        if path is not None and rank == 0:
+    def log_not_found(self, error, wanted, rank):
+        """For a restore that has a default. A path or a step may be mistyped; one rank logs for
+        all."""
+        if wanted is not None and rank == 0:
             logger.warning("libckpt: job %s: nothing is restored: %s", self._job, error)
 
     def of_save(self, error):
         self.count += 1
-        self.log(error)
+        self._of_newest_save = self.last = _in_words(error)
+        # Without handlers Python writes it to the terminal, where the library has.
+        if not self._is_logged or not self._is_on_terminal or logger.hasHandlers():
+            self.log(error)
+        self._is_logged = False
+
+    def end_with(self, outcome):
+        """Call it with that of a save that did not fail."""
+        if outcome == "started":
+            self._of_newest_save = ""
+        return outcome
 
     @contextlib.contextmanager
     def given_up(self, tensors, step):
@@ -37,7 +53,8 @@ class Failures:
         try:
             yield
         except Exception as error:
-            if tensors.asked != step:
+            self._is_logged = tensors.asked == step
+            if not self._is_logged:
                 with contextlib.suppress(errors.CheckpointError):  # It was closed.
                     tensors.client.give_up(step, _in_words(error))
             raise
@@ -46,6 +63,8 @@ class Failures:
         """The library's counts with those of this session."""
         status["failed"] = max(status.get("failed", 0), self.count)
         status["last_error"] = status.get("last_error") or self.last
+        trouble = f"saves fail: {self._of_newest_save}" if self._of_newest_save else ""
+        status["degraded"] = "; ".join(filter(None, [status.get("degraded"), trouble]))
         return status
 
     def log(self, error):

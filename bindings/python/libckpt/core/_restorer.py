@@ -14,6 +14,11 @@ OVERWRITTEN = (
 )
 
 
+def has_overwritten(error):
+    """Whether a restore failed when some tensors had its values already."""
+    return OVERWRITTEN.partition(" and then")[0] in str(error)
+
+
 @dataclasses.dataclass(eq=False)
 class Restored:
     """The result of a restore: the step, its source, and the items that were made anew."""

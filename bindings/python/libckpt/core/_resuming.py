@@ -1,11 +1,26 @@
 """Resuming: memory or a framework's own storage, whichever is newer, and a line that says which."""
 
 import logging
+import os
 
 from libckpt import errors
+from libckpt.core import _turn
 from libckpt.core.files import _leftovers
 
 logger = logging.getLogger("libckpt")
+
+NEWEST = "ckpt://newest"  # Where a framework wants a path: the newest of memory and its own files.
+SOURCE = "?source="  # Behind it: "memory", or "storage", to take it from there alone.
+
+
+def source_in(path):
+    """(whether the path is NEWEST, the source that it names or None), checked."""
+    wanted, has_source, source = os.fspath(path).partition(SOURCE)
+    if wanted != NEWEST:
+        return False, None
+    source = source if has_source else None
+    _turn.check_source(source)
+    return True, source
 
 
 def from_memory(session, restore, unopened=None):
@@ -59,6 +74,11 @@ def _refuse_memory(session):
         f"restore from storage alone: there is nothing; step {found.step} can be restored from "
         f"{found.source_name}"
     )
+
+
+def was_refused(session, ticket):
+    """Whether the library itself refused the save, as that of a job whose steps nobody restored."""
+    return ticket.outcome == "failed" and session._tensors.asked == ticket.step
 
 
 def log_memory(restored, newest, noun="folder"):

@@ -1,10 +1,12 @@
 """Turn: how a session is called: one call at a time, without searches for garbage, with steps."""
 
 import contextlib
+import functools
 import gc
 import operator
 import os
 import threading
+import weakref
 
 from libckpt import errors
 from libckpt.core import _settings
@@ -45,6 +47,37 @@ def no_collection():
     finally:
         if was_enabled:
             gc.enable()
+
+
+def made(given):
+    """What a save was given, or what the function that it was given returns."""
+    return given() if callable(given) else given
+
+
+def tried(given):
+    """The same, as a function that returns or raises what this one does now."""
+    if not callable(given):
+        return given
+    try:
+        value = given()
+    except Exception as error:
+        return functools.partial(raised, error)
+    return lambda: value
+
+
+def raised(error):
+    raise error
+
+
+def while_alive(method):
+    """The method, for as long as others keep its object; then nothing."""
+    found = weakref.WeakMethod(method)
+
+    def call(*arguments):
+        if (alive := found()) is not None:
+            alive(*arguments)
+
+    return call
 
 
 def check_open(job, is_closed, is_forked):

@@ -4,6 +4,8 @@ Each rank captures the chunks that DCP's plan gives it. Rank 0 comes last, when 
 of all: so a step is committed only when every rank wrote its part and DCP finished the save.
 """
 
+import contextlib
+import functools
 import logging
 
 import torch
@@ -13,6 +15,7 @@ from torch.distributed.checkpoint.planner import WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 
 from libckpt import errors
+from libckpt.core import _turn
 from libckpt.core._arrays import Array
 from libckpt.dcp import _document, _names
 from libckpt.dcp._document import ITEM, Stored
@@ -36,6 +39,8 @@ class Capture:
         self._session = job.session
         self._is_coordinator = False
         self._arrays = []  # The coordinator's, until it has the metadata.
+        self._has_asked = False  # The session, for its save.
+        self._ticket = None  # Its answer.
 
     def set_up(self, is_coordinator, **options):
         check_ranks(self._session, is_coordinator, **options)
@@ -91,12 +96,22 @@ class Capture:
         return own
 
     def _fail(self, error):
+        """The session has logged and counted its own failures, and learns of those before them."""
+        if not self._has_asked:
+            self._has_asked = True
+            told = type(error)(f"save {self}: {error}")
+            with contextlib.suppress(Exception):  # The session raises it, too.
+                self._session.save(self._step, functools.partial(_turn.raised, told))
         if self._may_raise:
             raise error
-        logger.error("libckpt: save %s: %s", self, error)
+        if self._ticket is not None:
+            logger.error("libckpt: save %s: %s", self, error)
 
     def _capture(self, items, arrays):
-        ticket = self._session.save(self._step, items, wait=SLOT_SECONDS, arrays=arrays)
+        self._has_asked = True
+        ticket = self._ticket = self._session.save(
+            self._step, items, wait=SLOT_SECONDS, arrays=arrays
+        )
         if not ticket and ticket.outcome != "disabled":
             raise errors.Unavailable(f"dcp: {self} was not captured: {ticket.outcome}")
         return bool(ticket)

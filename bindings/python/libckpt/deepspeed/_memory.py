@@ -5,7 +5,7 @@ import os
 
 from libckpt import errors
 from libckpt._init import init
-from libckpt.core import _settings
+from libckpt.core import _resuming, _settings
 from libckpt.deepspeed import _state
 
 logger = logging.getLogger("libckpt")
@@ -42,26 +42,23 @@ class Memory:
             return
         self._captured = step
         is_first, self._has_begun = not self._has_begun, True
-        try:
-            if is_first and self._has_asked:  # Training does not go on from what memory has.
-                self.start_fresh()
-            items = self._state.items() | {
-                "client_state": self.client_state(),
-                "client_keys": self._client_keys,
-                "folders": self._folders,
-            }
-            arrays = self._state.arrays()
-        except Exception as error:  # The state of an optimizer, or of the user's, may be anything.
-            logger.error("libckpt: step %d is not captured in memory: %s", step, error)
-            return
+        if is_first and self._has_asked:  # Training does not go on from what memory has.
+            self.start_fresh()
         ticket = self.session.save_checkpoint_if_needed(
-            step, items, arrays=arrays, metrics=self._metrics
+            step, self._items, arrays=self._state.arrays, metrics=self._metrics
         )
-        if is_first and not self._has_asked and ticket.outcome == "failed":
+        if is_first and not self._has_asked and _resuming.was_refused(self.session, ticket):
             logger.error(
                 "libckpt: no step is captured in memory: after attach, call engine.load_checkpoint "
                 "or libckpt.deepspeed.resume(engine); to begin anew, give attach another job"
             )
+
+    def _items(self):
+        return self._state.items() | {
+            "client_state": self.client_state(),
+            "client_keys": self._client_keys,
+            "folders": self._folders,
+        }
 
     def client_state(self):
         """The client state that attach was given, as it is now."""

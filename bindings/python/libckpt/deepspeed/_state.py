@@ -6,14 +6,12 @@ that is plain data, the same on all ranks but for buffers and random generators.
 
 import hashlib
 
-import torch
-
 from libckpt import errors
-from libckpt.core import _resuming
+from libckpt.core import _resuming, _restorer
+from libckpt.deepspeed import _optimizer
 from libckpt.rng import RNG
 
 COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
-PLAIN = (bool, int, float, str, type(None))
 
 
 class EngineState:
@@ -47,16 +45,19 @@ class EngineState:
         prologue = getattr(engine.optimizer, "checkpoint_event_prologue", None)
         if prologue is not None:
             prologue()
-        made = []
+        before = [(flat.tensor, layout.optimizer.state.get(flat.tensor)) for flat in layout.flats]
+        before = [(tensor, own, dict(own or {})) for tensor, own in before]
         try:
-            make_room(layout, items["optimizer"], made)
+            _optimizer.make_room(layout, items["optimizer"])
             filled = targets(engine, layout, items) | (into or {})
             source = _resuming.source_again(source, found, session)
             session.restore(filled, step=found.step, arrays=layout.arrays(), source=source)
-        except BaseException:
-            for tensor in made:
-                tensor.zero_()  # Training may go on with it, as with an optimizer that is new.
+        except BaseException as error:
+            _optimizer.put_back(layout, before)
+            if _restorer.has_overwritten(error):
+                _optimizer.reset(layout)
             raise
+        _optimizer.give_values(layout, items["optimizer"])
         layout.spread()
         give(engine, layout, items)
 
@@ -68,7 +69,7 @@ def items_of(engine, layout):
         | {"accumulation": engine.gradient_accumulation_steps()},
         "model": _model(engine, layout),
         "layout": _layout(layout),
-        "optimizer": _optimizer(layout),
+        "optimizer": _optimizer.item_of(layout),
         "buffers": _buffers(engine, layout),
         "rng": RNG(),
     }
@@ -108,42 +109,6 @@ def targets(engine, layout, items):
     return items | {name: part for name, part in own.items() if name in items}
 
 
-def make_room(layout, saved, made):
-    """Gives the optimizer the state that the saved one had. Its values come later. `made` gets the
-    tensors that are new, with whatever lay in their memory, also where another one fails."""
-    state = layout.optimizer.state
-    for flat in layout.flats:
-        if flat.kind == "frozen":
-            continue
-        found = _saved_state(flat, saved)
-        if not found["tensors"] and not found["values"]:
-            state.pop(flat.tensor, None)
-            continue
-        own = state.setdefault(flat.tensor, {})
-        for key in own.keys() - found["tensors"].keys() - found["values"].keys():
-            del own[key]
-        for key, dtype in found["tensors"].items():
-            there = own.get(key)
-            if there is None or there.shape != flat.tensor.shape or there.dtype != dtype:
-                own[key] = _room(flat, dtype)
-                made.append(own[key])
-        options = saved["groups"][flat.group] if flat.group < len(saved["groups"]) else {}
-        for key, value in found["values"].items():
-            own[key] = _placed(own.get(key), value, _device(key, options, flat.tensor))
-
-
-def _room(flat, dtype):
-    """Like the flat tensor. The places that a restore fills are left as they are: to touch memory
-    for the first time takes longer than the copy, which several threads share. Padding is zero."""
-    made = torch.empty_like(flat.tensor.detach(), dtype=dtype)
-    row, end = made.view(-1), 0
-    for part in sorted(flat.parts, key=lambda part: part.at):
-        row[end : part.at].zero_()
-        end = part.at + part.count
-    row[end:].zero_()
-    return made
-
-
 def give(engine, layout, items):
     """The plain values of a step, into the engine; tensors and states have been filled."""
     saved = items["engine"]
@@ -152,94 +117,7 @@ def give(engine, layout, items):
     accumulation = engine.gradient_accumulation_steps()
     if accumulation != saved["accumulation"]:
         engine.micro_steps = saved["micro_steps"] // saved["accumulation"] * accumulation
-    groups = zip(layout.optimizer.param_groups, items["optimizer"]["groups"])
-    for group, options in groups:
-        for key, value in options.items():
-            group[key] = _placed(group.get(key), value, None)
-    _give_scalers(engine.optimizer, items["optimizer"]["scalers"])
-    vars(engine.optimizer).update(items["optimizer"]["fields"])
-
-
-def _optimizer(layout):
-    first, of_parameters = {}, {}
-    for flat in layout.flats:
-        if flat.kind == "frozen":
-            continue
-        state = None
-        if flat.is_whole:
-            state = of_parameters[flat.name] = _state(layout, flat)
-        if flat.group not in first:
-            first[flat.group] = _state(layout, flat) if state is None else state
-    zero = layout.zero
-    fields = ("dynamic_loss_scale", "cur_scale", "cur_iter", "last_overflow_iter", "clip_grad")
-    return {
-        "groups": [_options(group) for group in layout.optimizer.param_groups],
-        "states": [first.get(i, _nothing()) for i in range(len(layout.optimizer.param_groups))],
-        "of_parameters": of_parameters,
-        "scalers": {field: _plain(vars(scaler)) for field, scaler in _scalers(zero).items()},
-        "fields": _plain({name: vars(zero)[name] for name in fields if name in vars(zero)}),
-    }
-
-
-def _scalers(zero):
-    """By field, those of fp16 losses: of ZeRO 1 to 3, and of FP16_UnfusedOptimizer."""
-    fields = ("loss_scaler", "loss_scale_config")
-    return {f: vars(zero)[f] for f in fields if vars(zero).get(f) is not None}
-
-
-def _give_scalers(zero, saved):
-    """With another stage of ZeRO it is another class, whose values have the same names."""
-    for scaler in _scalers(zero).values():
-        for values in saved.values():
-            own = vars(scaler)
-            own.update({key: value for key, value in values.items() if key in own})
-
-
-def _state(layout, flat):
-    return {
-        "tensors": {key: value.dtype for key, value in layout.state_tensors(flat).items()},
-        "values": layout.state_values(flat),
-    }
-
-
-def _saved_state(flat, saved):
-    of_own = saved["of_parameters"].get(flat.name) if flat.is_whole else None
-    if of_own is not None:
-        return of_own
-    return saved["states"][flat.group] if flat.group < len(saved["states"]) else _nothing()
-
-
-def _nothing():
-    return {"tensors": {}, "values": {}}
-
-
-def _options(group):
-    return {key: value for key, value in group.items() if key != "params" and _is_plain(value)}
-
-
-def _is_plain(value):
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    return isinstance(value, PLAIN) or torch.is_tensor(value)
-
-
-def _plain(values):
-    return {key: value for key, value in values.items() if isinstance(value, PLAIN)}
-
-
-def _placed(own, value, device):
-    """The value, in the tensor that is there already if it fits."""
-    if not torch.is_tensor(value):
-        return value
-    if torch.is_tensor(own) and own.shape == value.shape and own.dtype == value.dtype:
-        own.copy_(value)
-        return own
-    return value.clone() if device is None else value.to(device, copy=True)
-
-
-def _device(key, options, tensor):
-    is_on_gpu = options.get("capturable") or options.get("fused")
-    return "cpu" if key == "step" and not is_on_gpu else tensor.device
+    _optimizer.give(layout, items["optimizer"])
 
 
 def _buffers(engine, layout):

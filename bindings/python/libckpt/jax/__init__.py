@@ -11,6 +11,7 @@ training. A restore makes new arrays, on the shardings that it is given, whateve
 processes saved them.
 """
 
+import functools
 import logging
 
 import jax
@@ -63,7 +64,7 @@ class Checkpointer:
         metrics: numbers by name, as the loss, or a function that returns them, which is called if
         the step is due. `keep_best` goes by those of process 0."""
         self._let_go()
-        items, arrays = self._taken(tree)
+        items, arrays = self._of(tree)
         ticket = self.session.save_checkpoint_if_needed(
             step, items, arrays=arrays, metrics=metrics
         )
@@ -74,7 +75,7 @@ class Checkpointer:
         """The same, due or not. Without a free Slot in `wait` seconds the step is skipped: wait in
         the last step of a training, which no later one replaces, in all processes alike."""
         self._let_go()
-        items, arrays = self._taken(tree)
+        items, arrays = self._of(tree)
         ticket = self.session.save(step, items, wait, arrays=arrays, metrics=metrics)
         self._running = ticket if ticket else self._running
         return ticket
@@ -85,11 +86,10 @@ class Checkpointer:
             self.session.finish_capture()
             self._running = None
 
-    def _taken(self, tree):
-        try:
-            return self._capture.of(tree)
-        except Exception as error:  # The session says, counts and raises it as its options say.
-            return {}, _raised(error)
+    def _of(self, tree):
+        """The functions that a save calls, one after the other, if its step is due."""
+        taken = functools.cache(lambda: self._capture.of(tree))
+        return (lambda: taken()[0]), (lambda: taken()[1])
 
     def restore(self, like, step=None, *, strict=True, source=None):
         """The newest step that all processes can have, or `step`, as a new tree in Restored.tree.
@@ -149,8 +149,3 @@ def load(path, like, *, strict=True):
     processes. `like` and strict are those of Checkpointer.restore; arrays of numpy that the saved
     tree had come by that only."""
     return _load.load(path, like, strict)
-
-
-def _raised(error):
-    raise error
-    yield

@@ -20,7 +20,7 @@ import jax
 
 from libckpt import errors
 from libckpt._init import with_keywords
-from libckpt.core import _resuming, _settings
+from libckpt.core import _resuming, _settings, _turn
 from libckpt.core.files import _publish_queue
 from libckpt.jax import Checkpointer as Memory
 from libckpt.jax import _load, _restore
@@ -108,19 +108,20 @@ class Checkpointer:
             log("libckpt: save step %d to %s: %s; training goes on", step, self._base, error)
             self._has_failed = True
 
-    def load_or(self, state, *, strict=True):
-        """The newest of memory, peers, storage and the folders; `state` where there is none."""
+    def load_or(self, state, *, strict=True, source=None):
+        """The newest of memory, peers, storage and the folders; `state` where there is none.
+        `source`: from "memory" alone, or from "storage": the folders, and `dir`."""
+        _turn.check_source(source)
         newest = self._ranks.decide("folder", self._newest(), lambda said: said[0])
-        folder, number = newest or (None, None)
-        failure = restored = None
-        try:
-            self._memory._check_readable()
-            restored = _restore.restore(self._memory.session, state, None, strict)
-        except errors.NotFound:
-            pass
-        except errors.CheckpointError as error:
-            failure = error
-        is_memory_newest = _resuming.is_memory_newest(restored, failure, folder, number)
+        beside, number = newest or (None, None)
+        session, unopened = self._memory.session, self._memory._unopened
+        restored, failure, folder = _resuming.from_source(
+            source, None if unopened else session,
+            lambda source: _restore.restore(session, state, None, strict, source), beside, unopened,
+        )  # fmt: skip
+        is_memory_newest = _resuming.is_memory_newest(
+            restored, failure, folder, number, name=beside
+        )
         self._warn_of_foreign(restored.step if is_memory_newest else number)
         if is_memory_newest:
             return restored.tree

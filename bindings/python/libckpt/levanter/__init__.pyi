@@ -7,7 +7,7 @@ from typing_extensions import Unpack
 
 from libckpt import Options
 from libckpt.levanter._policy import CheckpointInterval as CheckpointInterval
-from libckpt.session import Metrics
+from libckpt.session import Metrics, Source
 
 __all__ = [
     "CheckpointInterval",
@@ -40,7 +40,9 @@ class Checkpointer:
     def on_step(
         self, *, tree: Any, step: int, force: bool = False, metrics: Metrics | None = None
     ) -> None: ...
-    def load_or(self, state: Any, *, strict: bool = True) -> Any: ...
+    def load_or(
+        self, state: Any, *, strict: bool = True, source: Source | None = None
+    ) -> Any: ...
     def wait_until_finished(self) -> None: ...
     def close(self) -> None: ...
     def abandon(self) -> None: ...

@@ -7,7 +7,7 @@ files to their place. A process that dies leaves what was captured for the next 
 import pathlib
 
 from libckpt import errors
-from libckpt.core.files import _leftovers, _publish_queue
+from libckpt.core.files import _leftovers, _publish_queue, _shared_queues
 from libckpt.core.files._work import PRIVATE, WorkFolders
 from libckpt.jax import _capture
 from libckpt.levanter import _folders
@@ -23,11 +23,12 @@ class Saver:
         self._keep = keep_temporary
         self._temporary = []  # Folders, the oldest first: of this run, and those from before.
         job = _publish_queue.job_of("levanter", self._base.name, self._base)
+        _shared_queues.settle_earlier(job)
         if rank == 0:
             if deletes_old:
                 self._temporary = _folders.temporary({self._base, self._temporary_base})
             _leftovers.attempt(self._base, self._finish)
-        self._queue = _publish_queue.PublishQueue(
+        self._queue = _shared_queues.opened(
             job, self._private / "job", allow_pickle=False, rank=rank, world_size=world_size,
             advice="step_policies and keep_last_temporary_checkpoints say how many stay",
         )  # fmt: skip

@@ -12,7 +12,7 @@ from libckpt._init import check, init, with_keywords
 from libckpt.core import _left, _resuming, _settings, _unopened
 from libckpt.core.files import _publish_queue
 from libckpt.lightning import _ending, _unvalidated
-from libckpt.lightning._checkpoint_io import NEWEST, CheckpointIO
+from libckpt.lightning._checkpoint_io import Nothing, of_trainer
 from libckpt.lightning._first import First
 from libckpt.lightning._framework import pl
 from libckpt.rng import RNG
@@ -58,10 +58,13 @@ class Callback(pl.Callback):
         self._trainer, self._has_asked, self._rng = trainer, False, None
         self._unopened = None
         self._seen = self._captured = -1
-        self._io = _checkpoint_io(trainer)
+        self._io = of_trainer(trainer)
         if self._io is not None:
             self._io.memory = self
             self._io.is_between_fits = stage != "fit"
+            if trainer.is_global_zero:  # The others wait behind this hook, and then load.
+                for directory in self._directories():
+                    self._io.finish(directory)
         if stage != "fit" or self._is_disabled:
             return
         kind = type(trainer.strategy).__name__
@@ -77,6 +80,12 @@ class Callback(pl.Callback):
         self._open(trainer)
 
     def on_fit_start(self, trainer, pl_module):
+        if self.session is not None and any(map(_is_divided, trainer.optimizers)):
+            logger.warning(
+                "libckpt: steps are not captured in memory: an optimizer divides its state among "
+                "the ranks, as ZeroRedundancyOptimizer does, and Lightning gathers it for each save"
+            )
+            self._let_go()
         if self.session is not None and self._overlap:
             self.session.guard(*trainer.optimizers)
         if self._rng is not None:  # The order of an epoch is drawn soon.
@@ -135,21 +144,25 @@ class Callback(pl.Callback):
         return self._seen in {getattr(one, "_last_global_step_saved", -1) for one in files}
 
     def _capture(self):
-        trainer, step = self._trainer, self._seen
-        items = {
-            "checkpoint": trainer._checkpoint_connector.dump_checkpoint(weights_only=False),
-            "rng": RNG(), "is_last": bool(trainer.is_last_batch),
-        }  # fmt: skip
-        if not self._has_file():
-            ticket = self.session.save_checkpoint_if_needed(step, items, metrics=self._metrics())
-        else:  # It has no random generators: memory must not be older than the newest one.
-            ticket = self.session.save(step, items, SLOT_WAIT, metrics=self._metrics())
+        step, items, more = self._seen, self._items, {"metrics": self._metrics()}
+        # A file has no random generators, so that memory must not be older. Nothing comes after the
+        # last step, which another fit may go on from.
+        is_wanted = self._has_file() or step == self._trainer.max_steps
+        if not is_wanted:
+            ticket = self.session.save_checkpoint_if_needed(step, items, **more)
+        else:
+            ticket = self.session.save(step, items, SLOT_WAIT, **more)
         if ticket:
             self._captured = step
-        if ticket and self._has_file():
+        if ticket and is_wanted:
             with contextlib.suppress(errors.CheckpointError):  # It is logged and counted.
                 ticket.captured.result(CAPTURE_DEADLINE)
         return ticket
+
+    def _items(self):
+        trainer = self._trainer
+        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        return {"checkpoint": checkpoint, "rng": RNG(), "is_last": bool(trainer.is_last_batch)}
 
     def _metrics(self):
         """Only the one that counts: to read it from a GPU waits for that."""
@@ -194,9 +207,12 @@ class Callback(pl.Callback):
 
     def on_exception(self, trainer, pl_module, exception):
         self._leave_fit()
-        if self.session is not None:
-            session, self.session = self.session, None
-            session.abandon()  # A new trainer may want the state.
+        self._let_go()  # A new trainer may want the state.
+
+    def _let_go(self):
+        session, self.session = self.session, None
+        if session is not None:
+            session.abandon()
 
     def _leave_fit(self):
         self.release_files()
@@ -208,7 +224,7 @@ class Callback(pl.Callback):
     def load_newest(self, io, source, map_location, weights_only):
         """The CheckpointIO's answer to `ckpt_path=NEWEST`. All ranks call it."""
         self._has_asked = True
-        file, file_step, remade_by = self._newest_file(io)
+        file, file_step, remade_by = self._newest_file()
         session, name, source = self.session, file, None if self._is_disabled else source
         restored, failure, file = _resuming.from_source(
             source, session, lambda source: session.restore(source=source), file, self._unopened
@@ -222,7 +238,7 @@ class Callback(pl.Callback):
             self._captured = restored.step
             return restored.items["checkpoint"]
         if file is None:
-            return _Nothing({VERSION: pl.__version__})
+            return Nothing({VERSION: pl.__version__})
         if session is not None:
             self._start_fresh()
         return io.load_checkpoint(file, map_location, weights_only)
@@ -249,25 +265,24 @@ class Callback(pl.Callback):
         except errors.CheckpointError as error:
             logger.error("libckpt: %s; steps are not captured in memory", error)
 
-    def _newest_file(self, io):
+    def _newest_file(self):
         """(its path, its step, the step in memory that is better), as rank 0 sees it; (None, -1,
         None): there is none."""
         found = (None, -1, None)
         if self._trainer.is_global_zero:
-            found = self._find_file(io)
+            found = self._find_file()
         return found if self.session is None else self.session.ranks.decide(
             "newest file", found, lambda values: values[0]
         )  # fmt: skip
 
-    def _find_file(self, io):
-        """Finds a file in the directories of ModelCheckpoint."""
+    def _directories(self):
         callbacks = self._trainer.checkpoint_callbacks
-        directories = {getattr(one, "dirpath", None) for one in callbacks} - {None}
-        files = []
-        for directory in filter(os.path.isdir, directories):
-            if isinstance(io, CheckpointIO):
-                io.finish(directory)
-            files += [path for path in pathlib.Path(directory).glob("*.ckpt") if path.is_file()]
+        return filter(os.path.isdir, {getattr(one, "dirpath", None) or "" for one in callbacks})
+
+    def _find_file(self):
+        """Finds a file in the directories of ModelCheckpoint."""
+        files = [path for directory in self._directories()
+                 for path in pathlib.Path(directory).glob("*.ckpt") if path.is_file()]  # fmt: skip
         for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
             try:
                 step = torch.load(path, mmap=True, weights_only=False, map_location="cpu")
@@ -278,21 +293,5 @@ class Callback(pl.Callback):
         return None, -1, None
 
 
-class _Nothing(dict):
-    """A checkpoint that Lightning takes for none."""
-
-    def __bool__(self):
-        return False
-
-
-def _checkpoint_io(trainer):
-    """Ours, also behind a plugin that wraps it."""
-    io = trainer.strategy.checkpoint_io
-    while io is not None and not isinstance(io, CheckpointIO):
-        io = getattr(io, "checkpoint_io", None)
-    if io is None:
-        logger.warning(
-            "libckpt: the Trainer has no libckpt.lightning.CheckpointIO among its plugins: its "
-            'files are written by Lightning, and ckpt_path="%s" cannot be loaded', NEWEST,
-        )  # fmt: skip
-    return io
+def _is_divided(optimizer):
+    return hasattr(getattr(optimizer, "optimizer", optimizer), "consolidate_state_dict")

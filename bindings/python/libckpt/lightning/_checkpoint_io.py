@@ -8,15 +8,14 @@ import pathlib
 import torch.distributed as dist
 
 from libckpt import errors
-from libckpt.core import _settings, _turn
+from libckpt.core import _resuming, _settings
+from libckpt.core._resuming import NEWEST  # noqa: F401
 from libckpt.core.files import _disk, _full, _leftovers
 from libckpt.lightning import _files, _unvalidated
 from libckpt.lightning._framework import TorchCheckpointIO
 
 logger = logging.getLogger("libckpt")
 
-NEWEST = "ckpt://newest"  # For `ckpt_path`: the newest of memory and files.
-SOURCE = "?source="  # Behind it: "memory", or "storage", to take it from there alone.
 OTHERS_DEADLINE = 60.0  # For a file that another rank publishes.
 
 
@@ -68,10 +67,8 @@ class CheckpointIO(TorchCheckpointIO):
                          "memory; make room, or lower save_top_k", path, error)  # fmt: skip
 
     def load_checkpoint(self, path, map_location=lambda storage, _: storage, weights_only=None):
-        wanted, has_source, source = os.fspath(path).partition(SOURCE)
-        if wanted == NEWEST and self.memory is not None:
-            source = source if has_source else None
-            _turn.check_source(source)
+        is_newest, source = _resuming.source_in(path)
+        if is_newest and self.memory is not None:
             return self.memory.load_newest(self, source, map_location, weights_only)
         local = self._local(path)
         if local is not None:
@@ -92,7 +89,8 @@ class CheckpointIO(TorchCheckpointIO):
         _files.settle()
 
     def finish(self, directory):
-        """On the rank that writes: publishes a killed run's captures for it."""
+        """On the rank that writes: publishes a killed run's captures for it, before anything is
+        loaded from there."""
         files = self._files(pathlib.Path(os.path.realpath(directory), "any"))
         if not self._is_disabled and files.work.directory.is_dir():
             _leftovers.attempt(directory, files.finish)
@@ -116,3 +114,23 @@ class CheckpointIO(TorchCheckpointIO):
         files = self._by_directory.setdefault(path.parent, _files.Files(path.parent))
         files.holds_notes = self.holds_notes
         return files
+
+
+def of_trainer(trainer):
+    """Ours, also behind a plugin that wraps it."""
+    io = trainer.strategy.checkpoint_io
+    while io is not None and not isinstance(io, CheckpointIO):
+        io = getattr(io, "checkpoint_io", None)
+    if io is None:
+        logger.warning(
+            "libckpt: the Trainer has no libckpt.lightning.CheckpointIO among its plugins: its "
+            'files are written by Lightning, and ckpt_path="%s" cannot be loaded', NEWEST,
+        )  # fmt: skip
+    return io
+
+
+class Nothing(dict):
+    """A checkpoint that Lightning takes for none."""
+
+    def __bool__(self):
+        return False

@@ -14,7 +14,7 @@ import time
 
 from libckpt import errors
 from libckpt.adapters.torch._members import TorchMember
-from libckpt.core.files import _disk, _leftovers, _publish_queue, _work
+from libckpt.core.files import _disk, _leftovers, _publish_queue, _shared_queues, _work
 
 logger = logging.getLogger("libckpt")
 
@@ -30,6 +30,7 @@ class Files:
         private = self._directory / _work.PRIVATE
         self._steps = private / "lightning"
         self.work = _work.WorkFolders(private / "lightning-work")
+        self._job = _publish_queue.job_of("lightning", self._directory.name, self._steps)
         self._queue = None
         self._left = None  # Notes of a killed run, the newest first; None: nobody has looked.
         self._is_there = True  # The save before a removal: without it the older file must stay.
@@ -39,6 +40,8 @@ class Files:
     def finish(self):
         """Puts in their places the files that a killed run had captured, and removes those that it
         wanted to remove after that. After an OSError it goes on with the next call."""
+        if self._queue is None:
+            _shared_queues.settle_earlier(self._job)
         if self._left is None:
             self._left = self.work.noted()
         ends = _leftovers.ends()
@@ -66,12 +69,13 @@ class Files:
     def save(self, checkpoint, path):
         """Captures it; the file comes later. Raises CheckpointError when that cannot be."""
         with _publish_queue.turn():
+            if self._queue is not None and self._queue.session.is_closed:
+                self._queue = None
             if self._queue is None or self._left:
                 _leftovers.attempt(self._directory, self.finish)
             if self._queue is None:
-                job = _publish_queue.job_of("lightning", self._directory.name, self._steps)
-                self._queue = _publish_queue.PublishQueue(
-                    job, self._steps, rank=0, world_size=1,
+                self._queue = _shared_queues.opened(
+                    self._job, self._steps, rank=0, world_size=1,
                     advice="save_top_k of ModelCheckpoint says how many stay",
                 )  # fmt: skip
             _publish_queue.settle_to(self._queue, 1)  # Each that was asked for is to come.

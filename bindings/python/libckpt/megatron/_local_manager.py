@@ -74,13 +74,7 @@ class LocalCheckpointManager:
     def _capture(self, state_dict, iteration):
         """The failure; None: there was none."""
         try:
-            tensors = state_dict.pop_tensors()
-            try:
-                hollow = pickle.dumps(state_dict)
-            finally:
-                state_dict.insert_tensors(tensors)
-            items = {"hollow": _as_tensor(hollow), "tensors": [each.detach() for each in tensors]}
-            ticket = self.session.save(iteration, items)
+            ticket = self.session.save(iteration, lambda: _items_of(state_dict))
             if self._unopened is not None or ticket.outcome == "disabled":
                 return None  # The opening has logged it, or nothing is wanted.
             return None if ticket else f"the save {outcome_text(ticket.outcome)}"
@@ -127,6 +121,15 @@ class LocalCheckpointManager:
         state_dict.insert_tensors(items["tensors"])
         state_dict.restore_tensor_device(non_blocking=False)
         return state_dict, (self.latest_iteration, self.session.rank, self.session_id)
+
+
+def _items_of(state_dict):
+    tensors = state_dict.pop_tensors()
+    try:
+        hollow = pickle.dumps(state_dict)
+    finally:
+        state_dict.insert_tensors(tensors)
+    return {"hollow": _as_tensor(hollow), "tensors": [each.detach() for each in tensors]}
 
 
 def _as_tensor(content):

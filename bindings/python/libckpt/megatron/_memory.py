@@ -61,29 +61,26 @@ class Memory:
             return
         # On all ranks alike, also on one that captures nothing any more: the others would wait.
         with parameters_gathered(objects[0]):
-            if self.is_open:
+            if self.session is not None:
                 self._capture(iteration, objects, extra, metrics)
 
     def _capture(self, iteration, objects, extra, metrics):
         model, optimizer, scheduler = objects
-        try:
-            pieces = self.pieces(model, optimizer)
-            items = self._items(pieces, scheduler, {"iteration": iteration, **extra})
-            ticket = self.session.save_checkpoint_if_needed(
-                iteration, items, arrays=pieces.arrays(), metrics=metrics
-            )
-            if ticket.outcome == "failed" and not self._has_saved:
-                logger.error("libckpt: no step is captured in memory: call load_checkpoint before "
-                             "training; to begin anew, give another job")  # fmt: skip
-            self._has_saved = True
-        except Exception as error:  # Whatever Megatron's objects raise, training goes on.
-            self._give_up(error)
+        progress = {"iteration": iteration, **extra}
+        ticket = self.session.save_checkpoint_if_needed(
+            iteration, lambda: self._items(self.pieces(model, optimizer), scheduler, progress),
+            arrays=lambda: self.pieces(model, optimizer).arrays(), metrics=metrics,
+        )  # fmt: skip
+        if _resuming.was_refused(self.session, ticket) and not self._has_saved:
+            logger.error("libckpt: no step is captured in memory: call load_checkpoint before "
+                         "training; to begin anew, give another job")  # fmt: skip
+        self._has_saved = True
 
     def _is_due(self, iteration):
         """Not asked for steps between: they would collect all for nothing."""
         interval = self._interval
         is_due = type(interval) is not int or iteration % interval == 0
-        if not is_due and self.is_open:
+        if not is_due and self.session is not None:
             self.session._between.report(iteration)
         return is_due
 

@@ -53,8 +53,15 @@ class CheckpointManager(_Stock):
         replicas: int | None = None
         """Copies of each rank's state, on as many nodes; None: LIBCKPT_REPLICAS, or 2."""
 
+        source: str = ""
+        """Start from "memory" alone, or from "storage" (folders); if empty from the newest."""
+
         def __post_init__(self):
             _Stock.Config.__post_init__(self)
+            if self.source not in ("", "memory", "storage"):
+                raise ValueError(f'source {self.source!r}: it is "memory" or "storage".')
+            if self.source == "memory" and self.load_step != -1:
+                raise ValueError("source memory: give no load_step, which loads a folder.")
             if not JOB.fullmatch(self.job):
                 raise ValueError(f"job {self.job!r}: 128 of letters, digits, '.', '_', '-' at most")
             if any(number is not None and number < 1
@@ -63,6 +70,7 @@ class CheckpointManager(_Stock):
 
     def __init__(self, config, **given):
         self._session, self._unopened, self._is_over = None, None, False
+        self._source = config.source or None
         super().__init__(config, **given)
         if self.enable and not _settings.is_true(_settings.configured("disable")):
             self._open(config)
@@ -95,9 +103,9 @@ class CheckpointManager(_Stock):
     def _save(self, curr_step, last_step=False):
         if self._session is not None and not self.load_only:
             if last_step:
-                self._session.save(curr_step, self._items(), wait=LAST_STEP_WAIT)
+                self._session.save(curr_step, self._items, wait=LAST_STEP_WAIT)
             else:
-                self._session.save_checkpoint_if_needed(curr_step, self._items())
+                self._session.save_checkpoint_if_needed(curr_step, self._items)
         saved = super()._save(curr_step, last_step)
         self._is_over = last_step
         return saved
@@ -106,13 +114,15 @@ class CheckpointManager(_Stock):
         has_none = self._session is None and self._unopened is None
         if has_none or step != -1:
             return self._load_stock(step)
-        restored, failure = self._restore()
         number = self._find_load_step()
-        folder = None if number == -1 else self._create_checkpoint_id(number)
+        beside = None if number == -1 else self._create_checkpoint_id(number)
+        restored, failure, folder = _resuming.from_source(
+            self._source, self._session, self._restore, beside, self._unopened
+        )
         is_initial = folder is None and (self.initial_load_path or self.initial_load_in_hf)
         if restored is None and is_initial and failure is None:
             return self._load_stock(step)
-        if not _resuming.is_memory_newest(restored, failure, folder, number):
+        if not _resuming.is_memory_newest(restored, failure, folder, number, name=beside):
             return self._load_stock(step)
         return True
 
@@ -124,19 +134,17 @@ class CheckpointManager(_Stock):
                 logger.error("libckpt: %s; steps are not captured in memory", error)
         return super()._load(step)
 
-    def _restore(self):
-        """(what memory has, in the objects, or None; why it could not be had)."""
-        if self._session is None:
-            return _resuming.from_memory(None, None, self._unopened)
+    def _restore(self, source):
+        """What memory has, in the objects."""
         new = [optimizer for optimizer in self.states[OPTIMIZER] if not optimizer.state]
         self.states[OPTIMIZER].state_dict()  # Makes state of the types that torchtitan wants.
-        session, items = self._session, self._items()
-        items = {name: item for name, item in items.items() if self._is_wanted(name)}
-        restored, failure = _resuming.from_memory(session, lambda: session.restore(items))
-        if restored is None:
+        items = {name: item for name, item in self._items().items() if self._is_wanted(name)}
+        try:
+            return self._session.restore(items, source=source)
+        except BaseException:
             for optimizer in new:
                 optimizer.state.clear()
-        return restored, failure
+            raise
 
     def _is_wanted(self, name):
         """By torchtitan's `exclude_from_loading`, which has names without numbers."""

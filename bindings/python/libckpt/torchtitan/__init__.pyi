@@ -11,5 +11,6 @@ class CheckpointManager(_Stock):
         job: str = ""
         save_mem_interval: int | None = None
         replicas: int | None = None
+        source: str = ""
 
     def __init__(self, config: Config, **given: Any) -> None: ...

@@ -17,16 +17,22 @@ import transformers
 
 from libckpt import errors
 from libckpt.core import _settings
+from libckpt.core._resuming import NEWEST, source_in
 from libckpt.core.files import _publish_queue
 from libckpt._init import check, with_keywords
 from libckpt.transformers._checkpoints import TrainerFolders
 from libckpt.transformers._memory import Resumed, TrainerMemory
-from libckpt.transformers._resuming import ShardedResume, is_from_memory, newest_for_all
+from libckpt.transformers._resuming import (
+    ShardedResume,
+    from_source,
+    is_from_memory,
+    newest_for_all,
+)
 from libckpt.transformers._sharded_folders import ShardedFolders
 from libckpt.transformers._sharded_memory import ShardedMemory
 from libckpt.transformers._trainers import calling_trainer, is_sharded, is_stock, problem_of
 
-__all__ = ["Callback", "TrainerWrapper", "finish_capture"]
+__all__ = ["NEWEST", "Callback", "TrainerWrapper", "finish_capture"]
 
 logger = logging.getLogger("libckpt")
 
@@ -88,7 +94,9 @@ class Callback(transformers.TrainerCallback):
         if self._trainer is not None:
             return
         if is_sharded(trainer) and self._is_disabled():
-            self._is_refused = True
+            self._is_refused, self._trainer = True, trainer
+            self._wrap("train", _train_by_stock, always=True)
+            self._trainer = None
             return
         problem = problem_of(trainer)
         self._is_refused = bool(problem)
@@ -135,9 +143,11 @@ class Callback(transformers.TrainerCallback):
     # --- resuming ---
 
     def _train(self, stock, resume_from_checkpoint=None, *arguments, **options):
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = self._newest()
-        answer = stock(resume_from_checkpoint, *arguments, **options)
+        is_newest, source = _newest_in(resume_from_checkpoint)
+        with self._memory.training():
+            if is_newest:
+                resume_from_checkpoint = self._newest(None if self._is_disabled() else source)
+            answer = stock(resume_from_checkpoint, *arguments, **options)
         _publish_queue.settle(wait=True)  # For versions that train without _finalize.
         self._memory.ended(self._folders.folders())
         return answer
@@ -152,20 +162,26 @@ class Callback(transformers.TrainerCallback):
             if args.should_save:
                 self._folders.finish()
 
-    def _newest(self):
+    def _newest(self, source):
         """Where to resume from: a folder, or one that stands for memory; none: nowhere."""
         self._publish_left()
         folders = self._folders.folders()
         can_load = all(is_stock(self._trainer, name) for name in LOADERS)
         if self._sharded is not None and can_load and self._memory.session is not None:
-            self._resumed = self._sharded
+            self._resumed, self._sharded.source = self._sharded, source
             self._sharded.write_state()
             return self._sharded.folder
         session = self._memory.session
-        number = newest_for_all(folders, None if session is None else session.ranks)
-        is_early = self._sharded is None or self._memory.session is None
-        restored = self._memory.newest() if can_load and is_early else None
-        if is_from_memory(self._memory, restored, folders, number):
+        number = beside = newest_for_all(folders, None if session is None else session.ranks)
+        restored, is_early = None, self._sharded is None or session is None
+        if can_load and is_early:
+            restored, number = from_source(self._memory, folders, number, source)
+        elif source == "memory":
+            raise errors.InvalidArgument(
+                "resume_from_checkpoint: memory alone: the Trainer's class loads folders in ways "
+                "of its own, and cannot take a step from memory"
+            )
+        if is_from_memory(self._memory, restored, folders, number, beside):
             folder = folders.private / "resume" / f"checkpoint-{restored.step}"
             self._resumed = Resumed(restored, folder)
             with self._trainer.args.main_process_first(desc="where to resume from"):
@@ -236,3 +252,13 @@ class Callback(transformers.TrainerCallback):
         self._trainer.accelerator.wait_for_everyone()
         return stock(*arguments, **options)
 
+
+def _newest_in(given):
+    """(whether `resume_from_checkpoint` asks for the newest, the source that it names or None)."""
+    return source_in(given) if isinstance(given, str) else (given is True, None)
+
+
+def _train_by_stock(stock, resume_from_checkpoint=None, *arguments, **options):
+    if _newest_in(resume_from_checkpoint)[0]:
+        resume_from_checkpoint = True  # As Transformers spells it.
+    return stock(resume_from_checkpoint, *arguments, **options)

@@ -5,8 +5,9 @@ import transformers
 from typing_extensions import Unpack
 
 from libckpt import Options
+from libckpt.core._resuming import NEWEST as NEWEST
 
-__all__ = ["Callback", "TrainerWrapper", "finish_capture"]
+__all__ = ["NEWEST", "Callback", "TrainerWrapper", "finish_capture"]
 
 Path = str | PathLike[str]
 AnyTrainer = TypeVar("AnyTrainer", bound=transformers.Trainer)

@@ -12,7 +12,7 @@ import shutil
 from accelerate.utils import broadcast_object_list
 
 from libckpt import errors
-from libckpt.core.files import _leftovers, _publish_queue
+from libckpt.core.files import _leftovers, _publish_queue, _shared_queues
 from libckpt.transformers._folders import ADVICE, SENTINEL, Folders
 from libckpt.adapters.torch._members import TorchMember
 from libckpt.transformers._weights import Weights, collected, replaced
@@ -103,6 +103,7 @@ class TrainerFolders:
         _leftovers.attempt(self.folders().output, self._finish)
 
     def _finish(self):
+        _shared_queues.settle_earlier(self._job)
         folders = self.folders()
         ends = _leftovers.ends()
         for name, facts in reversed(folders.work.noted()):
@@ -119,10 +120,10 @@ class TrainerFolders:
         return [save.publish.number for save in self._queue.waiting] if self._queue else []
 
     def _open_queue(self, folders):
-        if self._queue is None:
+        if self._queue is None or self._queue.session.is_closed:
             try:
                 # One rank writes what all have in common.
-                self._queue = _publish_queue.PublishQueue(
+                self._queue = _shared_queues.opened(
                     self._job, folders.private / "job", rank=0, world_size=1, advice=ADVICE
                 )
             except errors.CheckpointError as error:

@@ -22,6 +22,7 @@ logger = logging.getLogger("libckpt")
 BLOB_CAPACITY = 32 << 20  # The history of logged values is in it.
 CURE = "call train(resume_from_checkpoint=True)"  # Where a step is left behind.
 LEAVE_DEADLINE = 10.0  # At the end of the program, for the other ranks.
+_by_job = weakref.WeakValueDictionary()  # Those that opened a session last.
 _over = weakref.WeakSet()  # Their trainings ended well, and have their last step in a folder.
 TOTALS = {  # By name among the items, the Trainer's field.
     "total_loss": "_total_loss_scalar",
@@ -36,23 +37,44 @@ class TrainerMemory:
     raised but that of a wrong option."""
 
     def __init__(self, trainer, job, overlap, options):
-        self._trainer = trainer
+        self._trainer, self._job = trainer, job
+        self.is_training = False
         self._captured = -1
         self._has_asked = False  # Memory for its newest step.
         self._has_begun = False  # A training.
         self._overlap = _settings.flag("overlap", overlap)
-        self._guarded = None
-        self.session = self._unopened = None
         self.failure = None  # Why the newest step could not be had.
         if not _settings.configured("blob_capacity"):
             options = {"blob_capacity": BLOB_CAPACITY, **options}
+        self._options = options
+        self._open()
+
+    def _open(self):
+        """Of the Trainers of one job in a process, the one that trains has the session: as where a
+        cell of a notebook runs again, or another Trainer goes on with more steps."""
+        earlier = _by_job.get(self._job)
+        if earlier is not None and not earlier.is_training and earlier.session is not None:
+            earlier.session.abandon()  # As by a restart: its newest step is this one's to resume.
+        job, options = self._job, self._options
+        self.session = self._unopened = self._guarded = None
         try:
             self.session = init(job, **options)
+            _by_job[job] = self
         except errors.CheckpointError as error:
             if _unopened.is_wrong_option(error):
                 raise
             logger.error("libckpt: %s; steps are not captured in memory", error)
             self._unopened = _unopened.unopened(error, job, **options)
+
+    @contextlib.contextmanager
+    def training(self):
+        if self.session is not None and self.session.is_closed:
+            self._open()  # Another Trainer had it since.
+        self.is_training = True
+        try:
+            yield
+        finally:
+            self.is_training = False
 
     def begin(self):
         """The optimizer exists: the first capture is prepared, and guarded from then on."""
@@ -63,7 +85,7 @@ class TrainerMemory:
         self._guard()
         try:
             self.session.prepare(self.items(), arrays=self.arrays())
-        except errors.CheckpointError as error:
+        except Exception as error:  # The state of a callback, or of an engine, may be anything.
             logger.error(
                 "libckpt: memory for the Trainer's steps is not made before the first of them: %s",
                 error,
@@ -87,13 +109,8 @@ class TrainerMemory:
         if self.session is None or step <= self._captured:
             return
         self._captured = step
-        try:
-            items, arrays = self.items(), self.arrays()
-        except Exception as error:  # The state of a callback, or of an engine, may be anything.
-            logger.error("libckpt: step %d is not captured in memory: %s", step, error)
-            return
         self.session.save_checkpoint_if_needed(
-            step, items, arrays=arrays, metrics=metrics_of(self._trainer.state)
+            step, self.items, arrays=self.arrays, metrics=metrics_of(self._trainer.state)
         )
 
     def arrays(self):
@@ -113,19 +130,20 @@ class TrainerMemory:
         scaler = getattr(trainer.accelerator, "scaler", None)
         return items if scaler is None else {**items, "scaler": scaler}
 
-    def newest(self):
-        """The newest step in memory. None: there is no step, or `failure` says why not.
+    def newest(self, source=None, folder=None):
+        """(the newest step that the session has, the folder that is left to take). No step: there
+        is none, or `failure` says why not; no folder: none is to be taken.
 
-        All ranks have it, or none.
+        All ranks have the step, or none.
         """
         self._has_asked = True
-        restored, self.failure = _resuming.from_memory(
-            self.session, self._restored, self._unopened
+        restored, self.failure, folder = _resuming.from_source(
+            source, self.session, self._restored, folder, self._unopened
         )
-        return restored
+        return restored, folder
 
-    def _restored(self):
-        restored = self.session.restore()
+    def _restored(self, source):
+        restored = self.session.restore(source=source)
         problem = _problem_of(restored, self._trainer)
         if problem is not None:
             raise errors.InvalidArgument(

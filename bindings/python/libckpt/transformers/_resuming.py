@@ -8,10 +8,19 @@ from libckpt.rng import RNG
 logger = logging.getLogger("libckpt")
 
 
-def is_from_memory(memory, restored, folders, number):
-    """Whether training goes on from the step in memory, and not from the folder of that number."""
+def from_source(memory, folders, number, source):
+    """(the newest step of the session, the number of the folder that is left to take), each None
+    without one. All ranks call it."""
     folder = None if number is None else folders.path(number)
-    step, name = number, number
+    restored, folder = memory.newest(source, folder)
+    return restored, None if folder is None else number
+
+
+def is_from_memory(memory, restored, folders, number, beside):
+    """Whether training goes on from the step in memory, and not from the folder of that number.
+    `beside`: the folder that is there, which may be none to take."""
+    folder = None if number is None else folders.path(number)
+    step, name = number, beside
     is_of_model = folder is not None and not _has_optimizer(memory, folders, number)
     if is_of_model:  # Any step in memory is better: the optimizer would begin anew.
         step, name = -1, f"{number}, which has the model alone"
@@ -19,8 +28,8 @@ def is_from_memory(memory, restored, folders, number):
     if is_of_model and not is_so:
         logger.warning("libckpt: %s has the model alone, as save_only_model says: the optimizer "
                        "and the learning rate begin anew", folder)  # fmt: skip
-    if folder is not None and memory.failure is not None:
-        memory.start_fresh()
+    if folder is not None and restored is None:
+        memory.start_fresh()  # It may have steps, which do not lead to this one.
     return is_so
 
 
@@ -64,6 +73,7 @@ class ShardedResume:
         self._prepared = None  # The model, once it is sharded and the Trainer has not asked for it.
         self._is_from_memory = False
         self._number = None  # The folder to resume from.
+        self.source = None  # The place that it is to be from.
         self.folder = str(folders.folders().private / "resume" / "newest")
 
     def write_state(self, text=None):
@@ -105,12 +115,13 @@ class ShardedResume:
         """Fills the model. Returns the folder with the Trainer's state; none: it begins anew."""
         folders, memory = self._folders.folders(), self._memory
         number, ranks = memory.decide("newest folder", self._newest_folder(folders))
-        restored = memory.newest()
-        if restored is not None and ranks not in (None, self._trainer.args.world_size):
+        beside = number
+        restored, number = from_source(memory, folders, number, self.source)
+        if None not in (restored, number) and ranks not in (None, self._trainer.args.world_size):
             logger.warning("libckpt: %s is not resumed from: DeepSpeed wants the %d rank(s) that "
                            "saved it", folders.path(number), ranks)  # fmt: skip
-            number = None
-        self._is_from_memory = is_from_memory(memory, restored, folders, number)
+            number = beside = None
+        self._is_from_memory = is_from_memory(memory, restored, folders, number, beside)
         self._number = None if self._is_from_memory else number
         if self._is_from_memory:
             self.write_state(memory.state)

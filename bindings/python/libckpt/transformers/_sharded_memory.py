@@ -66,9 +66,10 @@ class ShardedMemory(TrainerMemory):
     def _guard(self):
         """Nothing: the copies of such tensors are made before a save returns."""
 
-    def _restored(self):
+    def _restored(self, source):
         saved = {}
-        restored = self._parts.restore(self.session, {**self._others(), "trainer": saved})
+        into = {**self._others(), "trainer": saved}
+        restored = self._parts.restore(self.session, into, source)
         if json.loads(saved["state"]).get("global_step") != restored.step:
             raise errors.InvalidArgument(
                 f"step {restored.step} from {restored.source_name}: its trainer state is of "
@@ -106,9 +107,9 @@ class _EngineParts:
     def arrays(self):
         return self._state.arrays()
 
-    def restore(self, session, into):
-        found = self._state.newest(session)
-        self._state.give(session, found, into)
+    def restore(self, session, into, source):
+        found = self._state.newest(session, source)
+        self._state.give(session, found, into, source)
         return found
 
 
@@ -125,5 +126,5 @@ class _FsdpParts:
     def arrays(self):
         return ()
 
-    def restore(self, session, into):
-        return session.restore({**self.items(), **into})
+    def restore(self, session, into, source):
+        return session.restore({**self.items(), **into}, source=source)

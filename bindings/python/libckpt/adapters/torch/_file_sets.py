@@ -25,7 +25,7 @@ import shutil
 
 from libckpt import errors
 from libckpt.adapters.torch._file_set import FileSet
-from libckpt.core.files import _disk, _leftovers, _publish_queue, _storage
+from libckpt.core.files import _disk, _leftovers, _publish_queue, _shared_queues, _storage
 from libckpt.core.files._work import PRIVATE, WorkFolders
 
 logger = logging.getLogger("libckpt")
@@ -51,14 +51,15 @@ class FileSets:
         self.private = self.directory / PRIVATE / area
         self._keeps_foreign, self._is_once = keeps_foreign, is_once
         self.work = WorkFolders(self.private / "work")
+        job = _publish_queue.job_of(kind, self.directory.name, self.directory / area)
+        _shared_queues.settle_earlier(job)
         # Left by a killed run, on rank 0: (number, facts), the newest first.
         noted = [(int(name), facts) for name, facts in self.work.noted() if rank == 0]
         self._left = sorted(noted, key=lambda one: -one[0])
         if rank == 0 and _leftovers.attempt(self.directory, self._finish):
             self.work.drop_all()
             shutil.rmtree(self.private / "trash", ignore_errors=True)
-        job = _publish_queue.job_of(kind, self.directory.name, self.directory / area)
-        self._queue = _publish_queue.PublishQueue(
+        self._queue = _shared_queues.opened(
             job, self.private / "job", rank=rank, world_size=world_size, **options
         )
         self._ranks = self._queue.session.ranks

@@ -63,6 +63,7 @@ class PublishQueue:
                             raise_on_error=True, allow_pickle=allow_pickle, **options)  # fmt: skip
         self.directory, self._advice = pathlib.Path(directory), advice
         self.waiting = []  # Each a Waiting, the oldest first.
+        self.users = 1  # Objects that have it; see _shared_queues.
         self.keeps_none = False  # Its steps go with it: each has a name elsewhere by then.
         self._process = os.getpid()
         self._has_begun = False
@@ -189,6 +190,12 @@ class PublishQueue:
         return self._process == os.getpid() and not self.session.is_closed
 
     def close(self):
+        """For each of its users; the last one ends it."""
+        self.users -= 1
+        if self.users <= 0:
+            self.end()
+
+    def end(self):
         """Forgets what waits, and frees the job's memory."""
         leaves_steps = self.waiting or not self.keeps_none
         self.waiting.clear()
@@ -288,4 +295,4 @@ def _leave():
                      "saves to that place publishes it, if the daemon has stored it by then",
                      path)  # fmt: skip
     for queue in [queue for queue in _queues if queue.is_ours() and not queue.waiting]:
-        queue.close()  # All of it is published: nobody comes back for its memory.
+        queue.end()  # All of it is published: nobody comes back for its memory.
