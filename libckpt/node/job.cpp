@@ -67,6 +67,10 @@ Job::Job(SharedContext context, const AttachRequest& first)
       last_look_(facts_, facts_.last_look, *this, storage_),
       coverage_(facts_, *this, storage_) {}
 
+void Job::note_left(const LeftDirectory& left) {
+  if (!facts_.directory.empty()) storage_.places().front().note_left(left);
+}
+
 Task<void> Job::open(bool is_first) {
   const WorkPass work = begin_work();
   peers_.open();

@@ -263,13 +263,21 @@ void Sessions::begin_training(Rank& rank, const format::Start& start) {
   ranks_.saw(session, start.base ? start.base->step : Step{});
   captures_.end_restore(rank);
   session.events->tell(control::Begun{session.ask, start.start_id, start.timeline, start.base,
-                                      Status(), start.reason, start.newest_seen});
+                                      Status(), reason_of(start), start.newest_seen});
   send_levels(session);
   // Storage may have the base, or a step before it, and only the coordinator reads the catalog.
   const std::optional<format::StepId>& stored = facts_.durable;
   if (stored && agree::leads_to(facts_.history, *stored, start.timeline) &&
       !storage_.is_published(*stored))
     storage_.look_for(*stored);
+}
+
+// Each node knows about its own view of the directory.
+std::string Sessions::reason_of(const format::Start& start) const {
+  const bool is_nothing = !start.base && start.reason == format::nothing_seen;
+  if (!is_nothing || storage_.places().empty()) return start.reason;
+  const std::string doubt = storage_.places().front().doubt();
+  return doubt.empty() ? start.reason : start.reason + "; " + doubt;
 }
 
 void Sessions::miss_start(Rank& rank, const format::Start& start) {

@@ -59,6 +59,7 @@ class Sessions {
   Unexpected fail_close(const Rank& rank, const std::string& why) const;
   void replace_session(Rank& rank, std::int64_t attaching_process);
   void fence(Rank& rank, std::unique_ptr<Session> older);
+  std::string reason_of(const format::Start& start) const;  // For people.
   bool refuse_without_peers(Session& session, const char* what);
   bool is_flush_awaited(const Session& session) const;
 
