@@ -258,6 +258,21 @@ std::string copies_that_differ(const Json& job) {
                      printable(text_in(differ, "tensor")));
 }
 
+// Until the rank's next trainer comes in nobody's place.
+std::string taken_over(const Json& job) {
+  std::string text;
+  for (const Json& rank : list_in(job, "taken_over")) {
+    const std::string step = number_in(rank, "captured");
+    text += fmt::format(
+        "  taken over: rank {}, by pid {} from pid {}, which was alive and had captured {}, {} "
+        "ago: later steps of pid {} are not saved\n",
+        number_in(rank, "rank"), number_in(rank, "newer_process"), number_in(rank, "older_process"),
+        step == "-" ? "no step" : "step " + step, human_seconds(count_in(rank, "seconds_ago")),
+        number_in(rank, "older_process"));
+  }
+  return text;
+}
+
 std::string healed_of(const Json& job) {
   const std::string newest = text_in(object_in(job, "healed"), "newest");
   return newest == "-" ? "" : "  healed: " + printable(newest) + "\n";
@@ -289,7 +304,7 @@ std::string job_text(const Json& job) {
     const std::string what = text_in(job, trouble);
     if (what != "-") text += fmt::format("  {}: {}\n", trouble, printable(what));
   }
-  text += missing_pieces(job) + copies_that_differ(job) + healed_of(job);
+  text += taken_over(job) + missing_pieces(job) + copies_that_differ(job) + healed_of(job);
   text += limits_of(job) + unchanged_of(job);
   if (flag_in(job, "ended")) text += "  the job has ended, its memory is being freed\n";
   text += memory_kept(job);

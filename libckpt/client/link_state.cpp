@@ -234,6 +234,18 @@ Status LinkState::wait_level(Step step, Level level, Deadline deadline) const {
   });
 }
 
+namespace {
+
+// For people: " for 58 s at most". Empty for a deadline that is passed, or as good as none.
+std::string longest_wait(Deadline deadline) {
+  constexpr std::chrono::hours known_max(24);
+  const auto left = deadline - std::chrono::steady_clock::now();
+  if (left <= std::chrono::seconds(0) || left > known_max) return {};
+  return fmt::format(" for {} s at most", std::chrono::ceil<std::chrono::seconds>(left).count());
+}
+
+}  // namespace
+
 void LinkState::ask_close() {
   change([](LinkView& view) { view.closed.reset(); });
 }
@@ -262,9 +274,14 @@ Result<std::string> LinkState::wait_status(Deadline deadline) const {
 Status LinkState::wait_closed(Deadline deadline) const {
   const auto is_closed = [](const LinkView& view) { return view.closed.has_value(); };
   // A full disk, or a bucket that is away, may take minutes, in which a program seems to hang.
-  if (lasts_long(deadline, is_closed))
-    log_info("{}: close waits: {}", who_,
-             view_.read([](const LinkView& view) { return view.levels_text() + view.delays(); }));
+  // Where such trouble is known, nothing suggests that waiting helps soon.
+  const bool is_in_trouble = log_after_ && view_.read([](const LinkView& view) {
+    return !view.closed && !view.degraded().empty();
+  });
+  if (is_in_trouble || lasts_long(deadline, is_closed))
+    log(is_in_trouble ? LogLevel::warning : LogLevel::info, "{}: close waits{}: {}", who_,
+        longest_wait(deadline),
+        view_.read([](const LinkView& view) { return view.levels_text() + view.delays(); }));
   const Status over = wait_for(deadline, "close", is_closed);
   return view_.read([&](const LinkView& view) -> Status {
     if (over) return *view.closed;

@@ -65,11 +65,27 @@ void log_restored(const Restored& restored) {
   }
 }
 
+// The options have been resolved by now: so it is compared with what each origin gives.
+std::string origin_of_dir(const std::string& dir) {
+  if (const auto origins = explain(Options())) {
+    for (const OptionOrigin& each : *origins)
+      if (each.name == "dir" && each.value == dir) return "option dir: " + each.origin;
+  }
+  return "option dir: code";
+}
+
 // One line. A user who forgot a mount, or lost a step, must not learn it from the loss curve.
 void log_begins_anew(const Options& options, const Error& error) {
-  if (error.text().find(format::nothing_seen) != std::string::npos) {
-    log_info("job {} begins anew: there is no checkpoint in memory{}", options.job,
-             options.dir.empty() ? "" : " or in " + options.dir);
+  const std::size_t found = error.text().find(format::nothing_seen);
+  if (found != std::string::npos) {
+    const std::string where = options.dir.empty() ? ""
+                                                  : fmt::format(" or in {} ({})", options.dir,
+                                                                origin_of_dir(options.dir));
+    const std::string more = error.text().substr(found + format::nothing_seen.size());
+    // The daemon has a reason to doubt that this is the right directory.
+    Log::write(!more.empty() ? LogLevel::warning : LogLevel::info,
+               fmt::format("job {} begins anew: there is no checkpoint in memory{}{}", options.job,
+                           where, more));
   } else {
     log_warning("job {} begins anew; {}{}", options.job, error.text(),
                 options.dir.empty()

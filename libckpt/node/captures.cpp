@@ -302,6 +302,7 @@ Status Captures::fill(Caller by, OwnSlot& own, control::Filled filled) {
   }
   std::shared_ptr<const format::ShardRecord> record = std::move(*described);
   slot->filled();
+  by.session.captured = {at.step, facts_.clock().now()};
   slot->note_copies(std::move(filled.copies));
   if (record->chunk_crcs.empty() && record->bytes > 0) {
     facts_.context.spawn(checksum_and_seal(by.session.id, slot, *record, std::move(taken)));

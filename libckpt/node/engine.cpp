@@ -22,6 +22,7 @@ constexpr Duration listen_retry_after = std::chrono::seconds(1);
 constexpr Duration listen_time = std::chrono::seconds(10);  // To look our own name up.
 constexpr Duration sweep_interval = std::chrono::seconds(1);
 constexpr Duration job_stop_time = std::chrono::seconds(5);
+constexpr std::size_t left_directories_max = 256;  // A few hundred bytes each.
 
 }  // namespace
 
@@ -44,6 +45,7 @@ struct Engine::State : std::enable_shared_from_this<Engine::State> {
   asio::awaitable<void> sweep();
   static Status check_request(const AttachRequest& request);
   static bool makes_way(const Job& job, const AttachRequest& newcomer);
+  void remember_directory(const JobFacts& facts);
   void let_go(std::shared_ptr<Job> job, const char* why);
   asio::awaitable<void> stop_job(std::shared_ptr<Job> job);
   Task<void> flush(Duration deadline, std::uint32_t failures_max);
@@ -55,6 +57,7 @@ struct Engine::State : std::enable_shared_from_this<Engine::State> {
   std::map<SessionId, std::shared_ptr<Job>> sessions;
   std::map<std::string, std::shared_ptr<wire::Listener>> listeners;  // By address; null: retried.
   Signal opened;
+  std::map<std::string, LeftDirectory> left;  // By job.
   bool is_stopping = false;
 };
 
@@ -84,6 +87,8 @@ Task<std::shared_ptr<Job>> Engine::State::find_or_open(AttachRequest request) {
   if (found != jobs.end()) let_go(found->second, "another run of that name has come");
   opening.insert(request.job);
   const auto job = std::make_shared<Job>(held_context, request);
+  if (const auto before = left.find(request.job); before != left.end())
+    job->note_left(before->second);
   // The node that will coordinate looks at all that lies in the directory.
   const bool is_first = request.nodes.front().name == request.node;
   auto status = co_await job->open(is_first);
@@ -211,7 +216,16 @@ bool Engine::State::makes_way(const Job& job, const AttachRequest& newcomer) {
   return job.facts().dir != newcomer.dir && job.is_closing() && job.is_finished();
 }
 
+// A job that begins anew elsewhere may have been given the wrong directory.
+void Engine::State::remember_directory(const JobFacts& facts) {
+  if (facts.directory.empty() || !facts.durable) return;
+  const bool is_room = left.size() < left_directories_max;
+  if (is_room || left.contains(facts.shape.job))
+    left[facts.shape.job] = {facts.directory, facts.durable->step};
+}
+
 void Engine::State::let_go(std::shared_ptr<Job> job, const char* why) {
+  remember_directory(job->facts());
   jobs.erase(job->facts().shape.job);
   std::erase_if(sessions, [&](const auto& entry) { return entry.second == job; });
   job->free_memory(why);

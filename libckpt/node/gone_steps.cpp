@@ -67,6 +67,11 @@ void GoneSteps::look(const storage::Catalog& catalog, Listing listing,
       "directory that is made again where it is gone",
       number(newest_->step), older == 0 ? " was" : fmt::format(" and {} more were", older),
       os::display(directory), fmt::gmtime(now), older == 0 ? "it" : "them");
+  if (left > 0)
+    text_ += fmt::format(
+        "; if a backup was put there to go on from it: a restore takes newer steps in memory "
+        "first, so end the trainers, run `ckpt drop {}`, and start them again",
+        facts_.shape.job);
   noticed_at_ = facts_.clock().now();
   durable_then_ = facts_.durable;
   newest_.reset();

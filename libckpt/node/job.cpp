@@ -68,6 +68,10 @@ Job::Job(SharedContext context, const AttachRequest& first)
       last_look_(facts_, facts_.last_look, *this, storage_),
       coverage_(facts_, *this, storage_) {}
 
+void Job::note_left(const LeftDirectory& left) {
+  if (!facts_.directory.empty()) storage_.places().front().note_left(left);
+}
+
 Task<void> Job::open(bool is_first) {
   const WorkPass work = begin_work();
   peers_.open();
@@ -143,7 +147,7 @@ Result<Attached> Job::attach(const AttachRequest& request, SessionEvents& events
   CKPT_CHECK(check_compression(request));
   // Trainers of an older list may have their ranks on another node by now.
   const bool is_newer_list = request.incarnation > facts_.shape.incarnation;
-  if (is_newer_list) sessions_.fence_all(request.process);
+  if (is_newer_list) sessions_.fence_all(request);
   // Nodes may have trained by a list without this one, and stored and removed steps.
   if (is_newer_list)
     for (StoredPlace& place : storage_.places()) place.forget_for_gone();
@@ -252,7 +256,7 @@ void Job::send_notices() {
   control::Notice notice{waiting(), degraded(), storage_.copies_differ().in_words()};
   for (const auto& [number_of_rank, rank] : ranks_) {
     if (rank.session == nullptr || rank.session->events == nullptr) continue;
-    Sessions::send_notice(rank, notice);
+    sessions_.send_notice(rank, notice);
     notice.differ.clear();  // One trainer logs it, and not each on this node.
   }
 }

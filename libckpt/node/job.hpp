@@ -68,6 +68,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   // --- what it looks like from outside ---
   const JobFacts& facts() const { return facts_; }
   std::uint64_t slot_bytes() const { return slots_.bytes(); }
+  void note_left(const LeftDirectory& left);  // By a job of its name, at this engine.
   // A look at storage, for the questions that follow at once. False: not by this node, which does
   // not see the whole job.
   bool begin_look();

@@ -376,6 +376,11 @@ json Job::status() const {
   status["giving_way"] = giving_way_status(giving_way_);
   status["nodes"] = nodes_status(facts_, peers_);
   status["ranks"] = ranks_status(ranks_, restores_);
+  status["taken_over"] = json::array();
+  for (const auto& [number_of_rank, rank] : ranks_)
+    if (rank.taken_over)
+      status["taken_over"].push_back(
+          status_of(*rank.taken_over, number_of_rank, facts_.clock().now()));
   status["slots"] = slots_status(slots_);
   const agree::VoteRules rules{std::nullopt, history, facts_.restore_counts};
   status["steps"] = steps_of(seen, history, facts_.committed, durable);

@@ -132,8 +132,10 @@ Task<format::RunMarker> JobStorage::open_marker(storage::RunOrder order) {
     if (!second) second_->note_read(fail(std::move(second).error()));
   }
   const std::string job = order.job;
+  const auto is_missing = co_await places_.front().is_missing();
   CKPT_CO_TRY(const format::RunMarker marker,
               co_await storage::open_run_directory(site(), std::move(order)));
+  if (is_missing && *is_missing) places_.front().note_made();
   if (has_second && marker.run != of_second) {
     co_return fail(Errc::invalid_argument,
                    fmt::format("open the places of job {}: {} has its run {}, and {} its run {}: "

@@ -21,6 +21,7 @@ struct Rank {
   std::vector<std::unique_ptr<Session>> fenced;  // Their processes may still be alive.
   std::optional<Error> slots_failure;            // Why its Slots could not be made.
   std::uint64_t wanted_slot_bytes = 0;           // For the newest layout; 0: there is none.
+  std::optional<TakeOver> taken_over;            // By the newest session.
 };
 
 // Caller: the session that calls, and its rank. Both stay while the call is carried out.

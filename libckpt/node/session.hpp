@@ -16,6 +16,7 @@
 #include "node/engine_options.hpp"
 #include "node/session_events.hpp"
 #include "node/slot_table.hpp"
+#include "node/take_over.hpp"
 
 namespace ckpt::node {
 
@@ -145,6 +146,7 @@ struct Session {
 
   // Its captures.
   std::optional<Step> last_seen;
+  std::optional<LastCapture> captured;
   bool restored_ok = false;
   std::optional<Step> flush_wanted;  // It waits until this step is durable.
   std::map<std::uint32_t, std::shared_ptr<const format::Layout>> layouts;  // By version.

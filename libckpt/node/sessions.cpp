@@ -76,7 +76,12 @@ Status Sessions::check(const AttachRequest& request) const {
 
 Attached Sessions::attach(const AttachRequest& request, SessionEvents& events) {
   Rank& rank = ranks_[request.rank];
-  replace_session(rank, request.process);
+  rank.taken_over.reset();
+  if (auto older = remove_session(rank, request.process)) {
+    const TakeOver taken{older->process, request.process, older->captured, facts_.clock().now()};
+    if (older->events != nullptr) rank.taken_over = taken;
+    fence(rank, std::move(older), text_for_older(taken));
+  }
   auto session = std::make_unique<Session>();
   session->id = SessionId{facts_.context.random.next() | 1};
   session->asker = facts_.context.random.next();
@@ -97,30 +102,35 @@ void Sessions::forget_gone() {
     if (rank.session && rank.session->events == nullptr) rank.session.reset();
 }
 
-void Sessions::fence_all(std::int64_t attaching_process) {
-  for (auto& [number_of_rank, rank] : ranks_) replace_session(rank, attaching_process);
+void Sessions::fence_all(const AttachRequest& newer) {
+  const std::string why = fmt::format(
+      "pid {} attached as rank {} with a newer list of the job's nodes, and this trainer belongs "
+      "to the older one",
+      newer.process, newer.rank);
+  for (auto& [number_of_rank, rank] : ranks_) {
+    if (number_of_rank == newer.rank) continue;
+    if (auto older = remove_session(rank, newer.process)) fence(rank, std::move(older), why);
+  }
 }
 
 // The same process may come again over another connection: it cannot race with itself.
-void Sessions::replace_session(Rank& rank, std::int64_t attaching_process) {
+std::unique_ptr<Session> Sessions::remove_session(Rank& rank, std::int64_t attaching_process) {
   const bool is_same =
       rank.session && attaching_process != 0 && rank.session->process == attaching_process;
   if (is_same) detach(rank.session->id);
-  if (rank.session) fence(rank, std::move(rank.session));
+  return std::move(rank.session);
 }
 
-void Sessions::fence(Rank& rank, std::unique_ptr<Session> older) {
+void Sessions::fence(Rank& rank, std::unique_ptr<Session> older, std::string why) {
   CKPT_ASSERT(older != nullptr);
   CKPT_ASSERT(!older->is_fenced);
   change_checked(*older, [&] { older->is_fenced = true; });
   captures_.abandon_fillings(rank, older->id);
   captures_.revoke_grants(rank);
   if (older->events == nullptr) return;  // Its process is gone already.
-  log_warning("job={} rank={} session={:x} fenced by a newer trainer", facts_.shape.job, rank.rank,
-              static_cast<std::uint64_t>(older->id));
-  older->events->tell(
-      control::Fenced{"a newer trainer with the same job name and rank attached; a different run "
-                      "needs another job name"});
+  log_warning("job={} rank={} session={:x} pid={} is fenced: {}", facts_.shape.job, rank.rank,
+              static_cast<std::uint64_t>(older->id), older->process, why);
+  older->events->tell(control::Fenced{std::move(why)});
   rank.fenced.push_back(std::move(older));
 }
 
@@ -265,13 +275,21 @@ void Sessions::begin_training(Rank& rank, const format::Start& start) {
   ranks_.saw(session, start.base ? start.base->step : Step{});
   captures_.end_restore(rank);
   session.events->tell(control::Begun{session.ask, start.start_id, start.timeline, start.base,
-                                      Status(), start.reason, start.newest_seen});
+                                      Status(), reason_of(start), start.newest_seen});
   send_levels(session);
   // Storage may have the base, or a step before it, and only the coordinator reads the catalog.
   const std::optional<format::StepId>& stored = facts_.durable;
   if (stored && agree::leads_to(facts_.history, *stored, start.timeline) &&
       !storage_.is_published(*stored))
     storage_.look_for(*stored);
+}
+
+// Each node knows about its own view of the directory.
+std::string Sessions::reason_of(const format::Start& start) const {
+  const bool is_nothing = !start.base && start.reason == format::nothing_seen;
+  if (!is_nothing || storage_.places().empty()) return start.reason;
+  const std::string doubt = storage_.places().front().doubt();
+  return doubt.empty() ? start.reason : start.reason + "; " + doubt;
 }
 
 void Sessions::miss_start(Rank& rank, const format::Start& start) {
@@ -386,7 +404,20 @@ void Sessions::send_dropped(const std::vector<format::StepId>& steps) {
   }
 }
 
-void Sessions::send_notice(const Rank& rank, control::Notice notice) {
+namespace {
+
+// For a trainer whose rank the job has no more, since another one attached with fewer ranks.
+std::string text_for_left_out(std::uint32_t rank, const JobFacts& facts) {
+  return fmt::format(
+      "a newer trainer attached to job {}, and with {}: no later step of rank {} is captured or "
+      "stored. If that trainer only reads, let it call libckpt.load_checkpoint, which takes "
+      "nobody's place, and start this training again",
+      facts.shape.job, counted(facts.shape.world_size, "rank"), rank);
+}
+
+}  // namespace
+
+void Sessions::send_notice(const Rank& rank, control::Notice notice) const {
   Session* session = rank.session.get();
   if (session == nullptr || session->events == nullptr) return;
   const StartPhase phase = session->phase;
@@ -397,6 +428,12 @@ void Sessions::send_notice(const Rank& rank, control::Notice notice) {
   } else if (phase == StartPhase::idle || phase == StartPhase::running) {
     notice.waiting.clear();  // It has begun.
   }
+  // Its trainer may not have meant it: as trouble it is logged at once.
+  std::string own;
+  if (rank.taken_over && is_news(*rank.taken_over, facts_.clock().now()))
+    own = text_for_newer(*rank.taken_over, facts_);
+  if (rank.rank >= facts_.shape.world_size) own = text_for_left_out(rank.rank, facts_);
+  if (!own.empty()) notice.degraded = notice.degraded.empty() ? own : own + "; " + notice.degraded;
   if (notice == session->notice_sent) return;
   session->notice_sent = notice;
   session->events->tell(std::move(notice));

@@ -26,7 +26,9 @@ class Sessions {
   // Errors: as Engine::attach, before anything changes.
   Status check(const AttachRequest& request) const;
   Attached attach(const AttachRequest& request, SessionEvents& events);
-  void fence_all(std::int64_t attaching_process);  // But for sessions of this process.
+  // A newer list of nodes has come with this trainer: those of the older one, but for the process's
+  // own and for its rank, whose place it takes.
+  void fence_all(const AttachRequest& newer);
   // Another world begins: what is left of trainers that closed and went speaks of the one before.
   void forget_gone();
   void detach(SessionId id);
@@ -53,12 +55,14 @@ class Sessions {
   void send_levels(Session& session);
   void send_dropped(const std::vector<format::StepId>& steps);
   // `of_job` is for those whose start waits; the rank may wait for something of its own.
-  static void send_notice(const Rank& rank, control::Notice of_job);
+  void send_notice(const Rank& rank, control::Notice of_job) const;
 
  private:
   Unexpected fail_close(const Rank& rank, const std::string& why) const;
-  void replace_session(Rank& rank, std::int64_t attaching_process);
-  void fence(Rank& rank, std::unique_ptr<Session> older);
+  // Returns the session that another process has, and which is no more the rank's; null: none.
+  std::unique_ptr<Session> remove_session(Rank& rank, std::int64_t attaching_process);
+  void fence(Rank& rank, std::unique_ptr<Session> older, std::string why);
+  std::string reason_of(const format::Start& start) const;  // For people.
   bool refuse_without_peers(Session& session, const char* what);
   bool is_flush_awaited(const Session& session) const;
 

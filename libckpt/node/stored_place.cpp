@@ -1,10 +1,13 @@
 #include "node/stored_place.hpp"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "base/log.hpp"
+#include "os/path.hpp"
+#include "storage/missing_place.hpp"
 #include "storage/retention_record.hpp"
 #include "storage/run_directory.hpp"
 
@@ -13,6 +16,27 @@ namespace ckpt::node {
 storage::Site StoredPlace::site() const {
   const Seams& seams = facts_.context.seams;
   return storage::Site(seams.files, seams.clock, directory_, seams.compute);
+}
+
+Task<bool> StoredPlace::is_missing() {
+  CKPT_CO_TRY(const bool is_so, co_await storage::is_missing(site()));
+  co_return is_so;
+}
+
+void StoredPlace::note_made() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(facts_.clock().wall_time());
+  made_at_ = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(now));
+}
+
+std::string StoredPlace::doubt() const {
+  std::string why;
+  if (!made_at_.empty())
+    why = fmt::format("{} did not exist, and was made at {}; ", os::display(directory_), made_at_);
+  if (left_ && left_->directory != directory_)
+    why += fmt::format("this daemon had the job before in {}, with step {}; ",
+                       os::display(left_->directory), number(left_->step));
+  if (why.empty()) return {};
+  return why + "if this training is to go on, check the option dir, and that its disk is mounted";
 }
 
 void StoredPlace::set_unusable(std::string why) {

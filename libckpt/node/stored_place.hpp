@@ -17,6 +17,12 @@
 
 namespace ckpt::node {
 
+// LeftDirectory: where a job of the same name had its newest step when it ended at this daemon.
+struct LeftDirectory {
+  std::string directory;
+  Step step{};
+};
+
 class StoredPlace {
  public:
   StoredPlace(const JobFacts& facts, std::string directory)
@@ -51,6 +57,13 @@ class StoredPlace {
   // Before a step is published: from then on a newer one explains that the newest is missing.
   asio::awaitable<void> look_for_newest();
   void forget_for_gone() { gone_.forget(); }
+  // Before the job's first open: whether that would make the directory. After it: it did.
+  Task<bool> is_missing();  // Errors: io.
+  void note_made();
+  void note_left(LeftDirectory left) { left_ = std::move(left); }  // Where the job was before.
+  // For people, where a job finds no checkpoint: why this may be the wrong directory. Empty: there
+  // is no reason to think so.
+  std::string doubt() const;
   const GoneSteps& gone() const { return gone_; }
   // For people: a server that does not answer now, steps that could not be read, and so stay
   // whatever retention says, steps that are gone.
@@ -72,6 +85,8 @@ class StoredPlace {
   const std::string directory_;
   format::RunId run_;
   std::string unusable_;
+  std::string made_at_;  // By this daemon; empty: it was there.
+  std::optional<LeftDirectory> left_;
   std::optional<storage::RetentionRule> recorded_;  // None: nothing was, by this daemon.
   storage::CatalogCache cache_;
   std::vector<storage::Checkpoint> checkpoints_;  // All that we know of.

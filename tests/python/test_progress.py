@@ -254,6 +254,7 @@ def test_each_save_is_one_line_with_what_it_cost(job, capfd):
 def test_a_job_that_begins_anew_says_so_and_why(job, tmp_path, capfd):
     items = {"weight": torch.ones(10)}
     options = {"dir": str(tmp_path / "run"), "save_storage_interval": 1}
+    (tmp_path / "run").mkdir()  # One that is made by the start is doubted, with a warning.
     first = job("anew", **options)
     assert first.restore_or(items, default=0) == 0
     for step in (1, 2):
@@ -269,3 +270,18 @@ def test_a_job_that_begins_anew_says_so_and_why(job, tmp_path, capfd):
     assert " info " in told[0] and f"no checkpoint in memory or in {tmp_path}/run" in told[0]
     assert " warning libckpt " in told[1]
     assert "newest seen: timeline 1 step 2, rejected: abandoned by a restore" in told[1]
+
+
+def test_a_first_start_names_its_directory_and_its_origin(job, tmp_path, monkeypatch, capfd):
+    items = {"weight": torch.ones(10)}
+    made, there = tmp_path / "made", tmp_path / "there"
+    there.mkdir()
+    assert job("made", dir=str(made)).restore_or(items, default=0) == 0
+    monkeypatch.setenv("LIBCKPT_DIR", str(there))
+    assert job("there").restore_or(items, default=0) == 0
+    lines = [line for line in capfd.readouterr().err.splitlines() if " begins anew: " in line]
+    assert len(lines) == 2, lines
+    assert " warning libckpt job made begins anew: " in lines[0]
+    assert f"(option dir: code); {made} did not exist, and was made at " in lines[0]
+    assert lines[1].endswith(f"or in {there} (option dir: environment LIBCKPT_DIR)")
+    assert " info libckpt " in lines[1]

@@ -81,6 +81,22 @@ TEST_CASE("status text: a step that is damaged on storage is not said to be ther
   CHECK_THAT(to_text(status), Contains("on storage step 4 (timeline 1)\n"));
 }
 
+TEST_CASE("status text: who took the place of a live trainer is named", "[unit][cli]") {
+  Json status = answer();
+  CHECK_THAT(to_text(status), !Contains("taken over"));
+  Json& taken = status["jobs"][0]["taken_over"][0];
+  taken = {{"rank", 3u},
+           {"older_process", 17},
+           {"newer_process", 18},
+           {"captured", 40u},
+           {"seconds_ago", 5u}};
+  CHECK(line_with(to_text(status), "taken over") ==
+        "  taken over: rank 3, by pid 18 from pid 17, which was alive and had captured step 40, "
+        "5 s ago: later steps of pid 17 are not saved");
+  taken["captured"] = nullptr;
+  CHECK_THAT(to_text(status), Contains("had captured no step, 5 s ago"));
+}
+
 TEST_CASE("status text: a confined daemon's directories are named", "[unit][cli]") {
   Json status = answer();
   CHECK_THAT(to_text(status), !Contains("only below"));

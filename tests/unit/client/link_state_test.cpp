@@ -132,6 +132,33 @@ TEST_CASE("link state: a wait for Slots says how large they are, rank 0 in the l
     CHECK_THAT(logged[0], Contains("rank 0 of job test: preparing memory") && Contains("3.0 MiB"));
 }
 
+TEST_CASE("link state: a close that begins in trouble warns at once", "[unit][client]") {
+  static std::vector<std::string> logged;
+  logged.clear();
+  // Without trouble it would wonder only after an hour.
+  LinkState state("rank 0 of job test", std::chrono::hours(1));
+  state.attached({1, 2});
+  state.ask_close();
+  Log::set_level(LogLevel::info);
+  Log::set_sink([](LogLevel level, std::string_view line) {
+    logged.push_back((level == LogLevel::warning ? "warning " : "info ") + std::string(line));
+  });
+  const bool is_in_trouble = GENERATE(false, true);
+  if (is_in_trouble) state.noticed({"", "step 5 is not stored: the disk is full", ""});
+  logged.clear();  // The notice is logged, too.
+  const Status late = state.wait_closed(std::chrono::steady_clock::now());
+  const Status closed =
+      state.wait_closed(std::chrono::steady_clock::now() + std::chrono::milliseconds(5));
+  Log::set_sink(nullptr);
+  REQUIRE_FALSE(late);
+  REQUIRE_FALSE(closed);
+  REQUIRE(logged.size() == (is_in_trouble ? 2 : 0));
+  if (!is_in_trouble) return;
+  CHECK_THAT(logged[0], Catch::StartsWith("warning rank 0 of job test: close waits: ") &&
+                            Contains("step 5 is not stored: the disk is full"));
+  CHECK_THAT(logged[1], Contains(": close waits for 1 s at most: "));
+}
+
 TEST_CASE("link state: a close that lasts says once what it waits for", "[unit][client]") {
   static std::vector<std::string> logged;
   logged.clear();
@@ -151,9 +178,9 @@ TEST_CASE("link state: a close that lasts says once what it waits for", "[unit][
     CHECK_THAT(late.error().text(), Contains("close: the deadline passed; step 5 is not stored") &&
                                         Contains(": step 5 is captured, step 5 is committed"));
     REQUIRE(logged.size() == 1);
-    CHECK_THAT(logged[0], Contains("rank 0 of job test: close waits: step 5 is captured, step 5 is "
-                                   "committed, step 4 is durable; step 5 is not stored: the disk "
-                                   "is full"));
+    CHECK_THAT(logged[0], Contains("rank 0 of job test: close waits for 1 s at most: step 5 is "
+                                   "captured, step 5 is committed, step 4 is durable; step 5 is "
+                                   "not stored: the disk is full"));
   }
   SECTION("and one that is over says nothing") {
     state.closed(Status());

@@ -84,7 +84,9 @@ TEST_CASE("gone steps: the newest one alone is named alone", "[unit][node]") {
   scene.disk.erase("/scratch/job/step-000000002");
   scene.save(3);
   CHECK_THAT(scene.gone().get<std::string>(),
-             Contains("step 2 was in /scratch/job, and not there any more"));
+             Contains("step 2 was in /scratch/job, and not there any more") &&
+                 Contains("; if a backup was put there to go on from it: ") &&
+                 Contains("`ckpt drop job`"));
 }
 
 TEST_CASE("gone steps: retention, and a step that is replaced or unread, are no loss",
