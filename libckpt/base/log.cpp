@@ -1,6 +1,7 @@
 #include "base/log.hpp"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,7 +12,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "base/units.hpp"
 
@@ -49,6 +52,10 @@ void write_whole(int fd, std::string_view line) {
 // The log's file, if one was opened. Standard error is used while there is none.
 class LogFile {
  public:
+  // In a child whose parent was forked while another thread wrote a line: that thread is not there,
+  // and would never give the lock back.
+  void renew_lock() { std::construct_at(&mutex_); }
+
   Status open(const std::string& path, std::size_t bytes_max, int keep) {
     const std::lock_guard lock(mutex_);
     const int fd = open_append(path);
@@ -76,8 +83,8 @@ class LogFile {
     return ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600);
   }
   void replace_fd(int fd) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = fd;
+    // In this order: a fork may come between, and the child must not write to a closed number.
+    if (const int old = std::exchange(fd_, fd); old >= 0) ::close(old);
     struct stat status{};
     bytes_ = ::fstat(fd, &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
   }
@@ -109,6 +116,8 @@ LogFile& log_file() {
   static LogFile& file = *new LogFile;
   return file;
 }
+[[maybe_unused]] const int renewed_in_forks =
+    ::pthread_atfork(nullptr, nullptr, [] { log_file().renew_lock(); });
 
 std::atomic<Log::Sink> current_sink{nullptr};
 std::atomic<LogLevel> least_level{level_from_environment()};

@@ -98,12 +98,16 @@ install_jax() {
 # install_package BUILD ENVIRONMENT: with the library and the programs of BUILD in it, when one of
 # them changed.
 install_package() {
-  local build=$1 environment=$2 sources
+  local build=$1 environment=$2 sources flags=()
   sources=$(find bindings/python \( -name '*.py*' -o -name '*.?pp' -o -name '*.t*t' \) -print0 |
     sort -z | xargs -0 sha256sum
     stat -L -c '%s %Y' "$build"/lib/libckpt.so "$build"/bin/ckptd "$build"/bin/ckpt)
   [ "$(cat "$environment/installed" 2>/dev/null)" != "$sources" ] || return 0
-  install --force-reinstall --no-deps ./bindings/python \
+  if is_address_sanitized "$build"; then  # With names in its reports: nothing is stripped.
+    flags=(--config-settings "cmake.define.CMAKE_CXX_FLAGS=-fsanitize=address -g1"
+      --config-settings cmake.define.CMAKE_STRIP=/bin/true)
+  fi
+  install --force-reinstall --no-deps ./bindings/python "${flags[@]}" \
     --config-settings "cmake.define.CKPT_BUILD_DIR=$build" \
     --config-settings "build-dir=$build/python-module" && install 'nanobind-backend>=1,<2' || {
     tail -n 20 "$environment/install.log"
@@ -111,6 +115,9 @@ install_package() {
     return 1
   }
   echo "$sources" >"$environment/installed"
+}
+is_address_sanitized() {  # is_address_sanitized BUILD
+  grep -qs '^CKPT_SANITIZE:.*address' "$1/CMakeCache.txt"
 }
 install() {
   "$python" -m pip install --quiet --disable-pip-version-check "$@" \

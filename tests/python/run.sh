@@ -6,6 +6,7 @@
 # JAX has an environment of its own, without torch. --quick leaves out what is marked as slow.
 # --deep also runs the core's tests and those of DCP with the oldest torch. --twice: what failed is
 # run once more at the end, if it is no more than tests/suites.sh allows, and passes as "unsteady".
+# A BUILD with g++'s address sanitizer (--preset asan) is tested with it in all processes.
 # Arguments behind it go to pytest; with a path among them only that is run, one test at a time. All
 # of them run several at once: most wait for processes that wait.
 set -u
@@ -34,10 +35,20 @@ of_core=(tests/python/test_{arrays,blocks,capture,changes,copies,dcp,due}.py
 for_jax=(tests/python/test_jax*.py tests/python/test_levanter*.py)
 workers=$(($(nproc) * 3 / 2))
 at_once=(-n "$((workers < workers_max ? workers : workers_max))" --dist worksteal)
+asan_options=detect_leaks=0:handle_segv=0:handle_sigbus=0:allocator_may_return_null=1
 failed=0
 is_broken=""  # Something else than a test has failed.
 lists=$(mktemp -d)  # Of the tests that failed: a file for each environment.
 trap 'rm -rf "$lists"' EXIT
+
+# Python itself is not sanitized: the runtime is loaded before it, and before the frameworks, whose
+# exceptions it takes from the C++ library. It leaves signals to Python and to the tests.
+sanitized=()
+if is_address_sanitized "$build"; then
+  preloaded=$(for name in asan stdc++; do g++ -print-file-name="lib$name.so"; done | xargs realpath)
+  sanitized=(env LD_PRELOAD="${preloaded//$'\n'/ }"
+    ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}$asan_options")
+fi
 
 run_in() {  # run_in FRAMEWORKS ARGUMENTS...: pytest in the environment with them.
   make_environment "$build" "$1"
@@ -46,9 +57,9 @@ run_in() {  # run_in FRAMEWORKS ARGUMENTS...: pytest in the environment with the
     3) return ;;
     *) failed=1 is_broken=yes; return ;;
   esac
-  CKPT_BUILD=$build CKPT_FAILED_TESTS=$lists/$1 HF_HUB_OFFLINE=1 "$python" -m pytest -q \
-    -p no:cacheprovider --tb=short --no-header --durations=25 --durations-min=5 \
-    "${arguments[@]}" "${@:2}"
+  CKPT_BUILD=$build CKPT_FAILED_TESTS=$lists/$1 HF_HUB_OFFLINE=1 "${sanitized[@]}" \
+    "$python" -m pytest -q -p no:cacheprovider --tb=short --no-header --durations=25 \
+    --durations-min=5 "${arguments[@]}" "${@:2}"
   case $? in
     0) ;;
     1) failed=1 ;;  # The list says which.

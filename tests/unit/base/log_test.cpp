@@ -3,6 +3,14 @@
 // Method: a sink that collects; a small rotating file; threads that write at once.
 #include "base/log.hpp"
 
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -108,6 +116,61 @@ TEST_CASE("log: files rotate within their limit and lose no line before the olde
   CHECK(lines_of(other).back().ends_with("line=49"));
   std::filesystem::remove_all(directory);
   REQUIRE(Log::open_file("/dev/null"));
+}
+
+// A pipe with room for one page, which nobody reads before the end: a long line fills it.
+struct FullPipe {
+  explicit FullPipe(const std::filesystem::path& path) {
+    REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+    fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
+    REQUIRE(::fcntl(fd, F_SETPIPE_SZ, 4096) == 4096);
+  }
+  ~FullPipe() { ::close(fd); }
+  FullPipe(const FullPipe&) = delete;
+  FullPipe& operator=(const FullPipe&) = delete;
+
+  bool is_full() const {
+    int bytes = 0;
+    return ::ioctl(fd, FIONREAD, &bytes) == 0 && bytes == 4096;
+  }
+  void empty() const {
+    std::array<char, 4096> bytes{};
+    (void)!::read(fd, bytes.data(), bytes.size());
+  }
+
+  int fd = -1;
+};
+
+TEST_CASE("log: a child can log that was forked while another thread wrote a line",
+          "[unit][base]") {
+  const auto directory = std::filesystem::temp_directory_path() /
+                         ("ckpt-log-test-" + std::to_string(random_from_system()));
+  std::filesystem::create_directory(directory);
+  const FullPipe pipe(directory / "pipe");
+  const std::string own = (directory / "child.log").string();
+  REQUIRE(Log::open_file((directory / "pipe").string()));
+  std::atomic<bool> is_written{false};
+  std::thread writer([&] {
+    log_info("{}", std::string(10'000, '.'));
+    is_written = true;
+  });
+  while (!pipe.is_full()) std::this_thread::yield();  // Then the writer has the lock.
+
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(10);  // Ends a child that waits for the lock.
+    const bool is_open = Log::open_file(own).has_value();
+    log_info("the child's");
+    ::_exit(is_open ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  while (!is_written) pipe.empty();
+  writer.join();
+  CHECK(status == 0);
+  CHECK(lines_of(own).size() == 1);
+  REQUIRE(Log::open_file("/dev/null"));
+  std::filesystem::remove_all(directory);
 }
 
 TEST_CASE("log: a file that cannot be opened is an error that names it", "[unit][base]") {
