@@ -98,21 +98,34 @@ def test_killed_and_resumed_from_memory_it_ends_as_if_nothing_had_been(
         assert files(project / "checkpoints" / folder) == files(stock)
 
 
+def check_losses(log, ranks, whole):
+    """Those of the ranks together are those of a run that was left alone, which one rank made: sums
+    in another order differ in their last digits."""
+    of_ranks = [made(log, rank) for rank in range(ranks)]
+    steps = set.intersection(*map(set, of_ranks))
+    assert steps
+    found = {step: sum(each[step] for each in of_ranks) / ranks for step in steps}
+    assert found == pytest.approx({step: made(whole)[step] for step in steps}, rel=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"sharded": True}])
 def test_another_number_of_ranks_goes_on_from_memory(trainer, tmp_path, options):
     project, step = tmp_path / "project", 0
-    options = options | {"steps": 20, "every": 50}
+    options = options | {"steps": 20, "every": 50, "alike": True}
+    whole = run(trainer, tmp_path / "stock", "stock", **options | {"sharded": False}).finish()
     for ranks, hold in ((2, 7), (1, 12), (2, 17)):
         process = run(trainer, project, hold=hold, ranks=ranks, **options)
         log = kill_when_held(process, ranks)
         for rank in range(ranks):
             assert began(log, rank) >= step
+        check_losses(log, ranks, whole)
         step = held(log, ranks)
         assert step > 0
     log = run(trainer, project, **options).finish()
     assert began(log) >= step
     assert max(made(log)) == 20
+    check_losses(log, 1, whole)
 
 
 def same(one, other):

@@ -123,16 +123,29 @@ def test_a_step_that_has_a_file_waits_for_a_slot_and_the_others_do_not():
     session.save.return_value.captured.result.assert_called_once()
 
 
+def check_losses(log, ranks, whole):
+    """Those of the ranks together are those of a fit that was left alone, which one rank made: sums
+    in another order differ in their last digits."""
+    of_ranks = [made(log, rank) for rank in range(ranks)]
+    steps = set.intersection(*map(set, of_ranks))
+    assert steps
+    found = {step: sum(each[step][0] for each in of_ranks) / ranks for step in steps}
+    assert found == pytest.approx({step: made(whole)[step][0] for step in steps}, rel=1e-4)
+
+
 @pytest.mark.slow
 def test_another_number_of_ranks_goes_on_from_memory(trainer, tmp_path):
-    root, step = tmp_path / "root", 0
+    root, step, options = tmp_path / "root", 0, {"steps": 20, "every": 50, "alike": True}
+    whole = run(trainer, tmp_path / "stock", "stock", **options).finish()
     for ranks, hold in ((2, 7), (1, 12), (2, 17)):
-        log = kill_when_held(run(trainer, root, hold=hold, ranks=ranks, every=50), ranks)
+        log = kill_when_held(run(trainer, root, hold=hold, ranks=ranks, **options), ranks)
+        check_losses(log, ranks, whole)
         assert all(int(said(log, rank, "began")[0]) >= step for rank in range(ranks))
         step = held(log, ranks)
         assert step > 0
-    log = run(trainer, root, steps=20, every=50).finish()
+    log = run(trainer, root, **options).finish()
     assert max(made(log)) == 20
+    check_losses(log, 1, whole)
 
 
 def test_its_files_are_those_of_stock_lightning_which_goes_on_from_them(trainer, tmp_path):

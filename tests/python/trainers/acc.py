@@ -4,7 +4,8 @@ acc.py PROJECT KIND OPTIONS: KIND is stock or libckpt; OPTIONS is JSON: "ranks",
 (total_limit), "resume" (how stock resumes: "state" calls load_state()), "every" (save_state),
 "seedable", "ema" (of the weights, a registered object), "sharded" (FSDP2), "accumulate" (so many
 batches in an update), "hold" (after that step), "waits" (this long for each step to be committed),
-"gpu" and "settles" (its folders are there before it holds). Each rank says "began STEP",
+"gpu", "settles" (its folders are there before it holds) and "alike" (any number of ranks computes
+the same). Each rank says "began STEP",
 "made STEP LOSS" and, at the end, "weights DIGEST".
 """
 
@@ -73,7 +74,11 @@ def make_accelerator(project, options):
         )
     configuration = ProjectConfiguration(project_dir=project, automatic_checkpoint_naming=True,
                                          total_limit=options.get("limit", 2))  # fmt: skip
-    loaders = DataLoaderConfiguration(use_seedable_sampler=options.get("seedable", False))
+    is_alike = options.get("alike", False)
+    if is_alike:
+        more["step_scheduler_with_optimizer"] = False  # Else it steps once for each rank.
+    loaders = DataLoaderConfiguration(use_seedable_sampler=options.get("seedable", is_alike),
+                                      data_seed=1 if is_alike else None)  # fmt: skip
     return accelerate.Accelerator(cpu=not options.get("gpu"), project_config=configuration,
                                   dataloader_config=loaders,
                                   gradient_accumulation_steps=options.get("accumulate", 1),
@@ -87,12 +92,15 @@ def train(project, kind, options):
     data = torch.utils.data.TensorDataset(torch.randn(56, 16, generator=generator),
                                           torch.randn(56, 4, generator=generator))  # fmt: skip
     torch.manual_seed(5)
-    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Dropout(0.2),
+    is_alike = options.get("alike", False)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(),
+                                torch.nn.Dropout(0.0 if is_alike else 0.2),
                                 torch.nn.Linear(64, 4))  # fmt: skip
     torch.manual_seed(50 + accelerator.process_index)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)
-    loader = torch.utils.data.DataLoader(data, batch_size=BATCH, shuffle=True)
+    batch = BATCH // accelerator.num_processes if is_alike else BATCH
+    loader = torch.utils.data.DataLoader(data, batch_size=batch, shuffle=True)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
     progress, average = Progress(), Average(model)
     accelerator.register_for_checkpointing(progress)
@@ -126,7 +134,7 @@ def loop(accelerator, state, options, progress, average, prepared):
             batches = loader
         for features, wanted in batches:
             with accelerator.accumulate(model):
-                noise = 0.01 * torch.randn(4).to(wanted.device)
+                noise = 0.0 if options.get("alike") else 0.01 * torch.randn(4).to(wanted.device)
                 loss = (model(features) - wanted + noise).square().mean()
                 accelerator.backward(loss)
                 optimizer.step()

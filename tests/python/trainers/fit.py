@@ -2,8 +2,9 @@
 
 fit.py ROOT KIND OPTIONS: KIND is stock or libckpt; OPTIONS is JSON: "ranks", "steps", "every"
 (ModelCheckpoint), "path" (ckpt_path), "hold" (after that step), "dies" (when the file of that
-step was saved), "waits" (this long for each step to be committed), "accumulate" and "gpu". Each
-rank says "began STEP", "made STEP LOSS" and, at the end, "weights DIGEST".
+step was saved), "waits" (this long for each step to be committed), "accumulate", "gpu" and
+"alike" (any number of ranks computes the same). Each rank says "began STEP", "made STEP LOSS" and,
+at the end, "weights DIGEST".
 """
 
 import contextlib
@@ -25,10 +26,13 @@ BATCHES = 9
 class Loader:
     """Batches in another order each epoch; it goes on where it was."""
 
-    def __init__(self, rank):
+    def __init__(self, rank, ranks=None):
+        """`ranks`: each has its part of the same batches."""
         self.rank, self.epoch, self.batch = rank, 0, 0
-        generator = torch.Generator().manual_seed(rank)
+        generator = torch.Generator().manual_seed(rank if ranks is None else 0)
         self.data = torch.randn(BATCHES, 4, 20, generator=generator)
+        if ranks is not None:
+            self.data = self.data[:, rank::ranks]
 
     def __len__(self):
         return BATCHES
@@ -48,11 +52,11 @@ class Loader:
 
 
 class Model(pl.LightningModule):
-    def __init__(self):
+    def __init__(self, dropout=0.2):
         super().__init__()
-        self.layers = torch.nn.Sequential(
-            torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(64, 4)
-        )
+        self.layers = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(),
+                                          torch.nn.Dropout(dropout),
+                                          torch.nn.Linear(64, 4))  # fmt: skip
 
     def training_step(self, batch, _):
         loss = (self.layers(batch[:, :16]) - batch[:, 16:]).square().mean()
@@ -126,9 +130,10 @@ def train(root, kind, options):
         accumulate_grad_batches=options.get("accumulate", 1), max_epochs=-1,
     )  # fmt: skip
     torch.manual_seed(5)
-    model = Model()
+    is_alike = options.get("alike", False)
+    model = Model(0.0) if is_alike else Model()
     torch.manual_seed(50 + rank)
-    trainer.fit(model, Loader(rank), ckpt_path=path)
+    trainer.fit(model, Loader(rank, ranks if is_alike else None), ckpt_path=path)
     total = hashlib.sha256()
     for part in model.parameters():
         total.update(part.detach().cpu().numpy().tobytes())
