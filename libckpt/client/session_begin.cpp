@@ -16,6 +16,7 @@
 #include "client/option_text.hpp"
 #include "client/restore_copy.hpp"
 #include "client/touch_ahead.hpp"
+#include "format/doubt.hpp"
 #include "format/start.hpp"
 #include "os/memory_available.hpp"
 
@@ -82,8 +83,8 @@ void log_begins_anew(const Options& options, const Error& error) {
                                                   : fmt::format(" or in {} ({})", options.dir,
                                                                 origin_of_dir(options.dir));
     const std::string more = error.text().substr(found + format::nothing_seen.size());
-    // The daemon has a reason to doubt that this is the right directory.
-    Log::write(!more.empty() ? LogLevel::warning : LogLevel::info,
+    const bool was_elsewhere = more.find(format::job_was_elsewhere) != std::string::npos;
+    Log::write(was_elsewhere ? LogLevel::warning : LogLevel::info,
                fmt::format("job {} begins anew: there is no checkpoint in memory{}{}", options.job,
                            where, more));
   } else {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/log.hpp"
+#include "format/doubt.hpp"
 #include "os/path.hpp"
 #include "storage/missing_place.hpp"
 #include "storage/retention_record.hpp"
@@ -33,7 +34,7 @@ std::string StoredPlace::doubt() const {
   if (!made_at_.empty())
     why = fmt::format("{} did not exist, and was made at {}; ", os::display(directory_), made_at_);
   if (left_ && left_->directory != directory_)
-    why += fmt::format("this daemon had the job before in {}, with step {}; ",
+    why += fmt::format("{} {}, with step {}; ", format::job_was_elsewhere,
                        os::display(left_->directory), number(left_->step));
   if (why.empty()) return {};
   return why + "if this training is to go on, check the option dir, and that its disk is mounted";

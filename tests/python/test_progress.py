@@ -254,7 +254,7 @@ def test_each_save_is_one_line_with_what_it_cost(job, capfd):
 def test_a_job_that_begins_anew_says_so_and_why(job, tmp_path, capfd):
     items = {"weight": torch.ones(10)}
     options = {"dir": str(tmp_path / "run"), "save_storage_interval": 1}
-    (tmp_path / "run").mkdir()  # One that is made by the start is doubted, with a warning.
+    (tmp_path / "run").mkdir()
     first = job("anew", **options)
     assert first.restore_or(items, default=0) == 0
     for step in (1, 2):
@@ -281,7 +281,7 @@ def test_a_first_start_names_its_directory_and_its_origin(job, tmp_path, monkeyp
     assert job("there").restore_or(items, default=0) == 0
     lines = [line for line in capfd.readouterr().err.splitlines() if " begins anew: " in line]
     assert len(lines) == 2, lines
-    assert " warning libckpt job made begins anew: " in lines[0]
+    assert " info libckpt job made begins anew: " in lines[0]
     assert f"(option dir: code); {made} did not exist, and was made at " in lines[0]
     assert lines[1].endswith(f"or in {there} (option dir: environment LIBCKPT_DIR)")
     assert " info libckpt " in lines[1]

@@ -1267,9 +1267,13 @@ TEST_CASE("checkpoint session: rank 0 tells once that a job begins anew, and why
         "job unit begins anew: there is no checkpoint in memory or in /checkpoints (option dir: "
         "code)";
     SECTION("asked once") {}
-    SECTION("the daemon doubts the directory") {
+    SECTION("the directory was made just now") {
       node->nothing_reason += "; /checkpoints did not exist";
       line += "; /checkpoints did not exist";
+    }
+    SECTION("the daemon had the job in another directory") {
+      node->nothing_reason += "; this daemon had the job before in /scratch";
+      line += "; this daemon had the job before in /scratch";
       is_warning = true;
     }
     SECTION("asked twice") {

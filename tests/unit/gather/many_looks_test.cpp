@@ -1,5 +1,6 @@
 // Goal:   a reader that joins shards looks at many of them at a time, and no more than the limit.
 // Method: a source of 40 shards whose looks all wait for one another.
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
 

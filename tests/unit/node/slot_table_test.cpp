@@ -5,7 +5,10 @@
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
 
+#include "base/random.hpp"
+#include "base/units.hpp"
 #include "support/captured_log.hpp"
+#include "support/fake_clock.hpp"
 #include "support/heap_memory.hpp"
 #include "support/memory_file_system.hpp"
 #include "support/sim_network.hpp"
