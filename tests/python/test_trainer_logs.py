@@ -38,6 +38,7 @@ class Captures:
         session.save_checkpoint_if_needed = self.save
 
     def save(self, step, items, **options):
+        items = items()
         self.logs[step] = json.loads(items["state"])["log_history"]
         self.sums[step] = self._trainer._tr_loss.item(), self._trainer._globalstep_last_logged
         return self._save(step, items, SECONDS, **options)
