@@ -203,7 +203,7 @@ class Callback(pl.Callback):
         if self.session is not None and stage == "fit":
             session, self.session = self.session, None
             self._has_fitted = True
-            _ending.end(session, trainer, self._has_file())
+            _ending.end(session, trainer, self._captured >= 0, self._has_file())
 
     def on_exception(self, trainer, pl_module, exception):
         self._leave_fit()

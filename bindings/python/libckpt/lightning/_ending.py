@@ -7,13 +7,13 @@ from libckpt import errors
 logger = logging.getLogger("libckpt")
 
 
-def end(session, trainer, has_file):
+def end(session, trainer, has_captured, has_file):
     """Frees the memory if nobody comes back for it: the fit has made all that it was to make, and
     its last step is in a file, or all is in the session's directory. Else the memory stays, as when
     `max_time` or `should_stop` ends a fit. All ranks call it alike."""
     try:
         session.flush()  # Only with a directory.
-        if session.dir or has_file and _is_done(trainer):
+        if session.dir or not has_captured or has_file and _is_done(trainer):
             session.close()
     except errors.CheckpointError as error:
         logger.error("libckpt: %s", error)
