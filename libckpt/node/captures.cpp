@@ -302,7 +302,6 @@ Status Captures::fill(Caller by, OwnSlot& own, control::Filled filled) {
   }
   std::shared_ptr<const format::ShardRecord> record = std::move(*described);
   slot->filled();
-  by.session.captured = {at.step, facts_.clock().now()};
   slot->note_copies(std::move(filled.copies));
   if (record->chunk_crcs.empty() && record->bytes > 0) {
     facts_.context.spawn(checksum_and_seal(by.session.id, slot, *record, std::move(taken)));
@@ -371,6 +370,7 @@ void Captures::seal(Session* session, Slot& slot,
   CKPT_POINT("seal.after");
   // A restore may have begun another timeline while the checksums were taken.
   const bool is_of_now = session != nullptr && session->timeline == timeline;
+  if (is_of_now) session->captured = {step, facts_.clock().now()};
   if (is_of_now && session->events != nullptr) {
     session->events->tell(control::LevelReached{step, Level::captured});
   }

@@ -275,7 +275,8 @@ Task<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId id,
   if (tensors == nullptr) co_return false;
   const bool has_copies = ranks_.find(id)->wanted_tensors != nullptr;
   if (!saved && has_copies) co_return true;
-  if (!saved) co_return fail(Error(saved.error()));
+  // No kind of error that would end the Start for all ranks: another step may do.
+  if (!saved) co_return fail(Errc::unavailable, saved.error().message());
   if (has_copies) co_return format::fingerprint(*tensors) != (*saved)->model;
   co_return are_other_pieces(*tensors, (*saved)->layout);
 }

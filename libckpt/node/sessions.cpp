@@ -79,7 +79,8 @@ Attached Sessions::attach(const AttachRequest& request, SessionEvents& events) {
   rank.taken_over.reset();
   if (auto older = remove_session(rank, request.process)) {
     const TakeOver taken{older->process, request.process, older->captured, facts_.clock().now()};
-    if (older->events != nullptr) rank.taken_over = taken;
+    const bool trains = older->events != nullptr && !older->close_deadline;
+    if (trains) rank.taken_over = taken;
     fence(rank, std::move(older), text_for_older(taken));
   }
   auto session = std::make_unique<Session>();

@@ -1250,6 +1250,15 @@ TEST_CASE("checkpoint session: closing tells that the newest step was lost", "[u
   REQUIRE_THAT(closed.error().text(), Contains("step 5"));
 }
 
+// Each line behind its level.
+void log_with_levels() {
+  logged.clear();
+  Log::set_level(LogLevel::info);
+  Log::set_sink([](LogLevel level, std::string_view text) {
+    logged.push_back((level == LogLevel::warning ? "warning " : "info ") + std::string(text));
+  });
+}
+
 TEST_CASE("checkpoint session: rank 0 tells once that a job begins anew, and why",
           "[unit][client]") {
   Options options;
@@ -1302,11 +1311,7 @@ TEST_CASE("checkpoint session: rank 0 tells once that a job begins anew, and why
   }
   SavingTrainer trainer(node, options);
   trainer.add("weight", 100);
-  logged.clear();
-  Log::set_level(LogLevel::info);
-  Log::set_sink([](LogLevel level, std::string_view text) {
-    logged.push_back((level == LogLevel::warning ? "warning " : "info ") + std::string(text));
-  });
+  log_with_levels();
   const bool has_begun = !is_fresh || trainer.session.start_fresh().has_value();
   std::vector<Errc> codes;
   for (int i = 0; i < restores; ++i) {

@@ -4,7 +4,7 @@
 // Method: an engine with one rank; a second trainer of that rank attaches, from another process.
 #include <nlohmann/json.hpp>
 
-#include "unit/node/one_rank.hpp"
+#include "unit/node/two_steps.hpp"
 
 using Catch::Contains;
 
@@ -77,6 +77,15 @@ TEST_CASE("take over: both trainers hear who takes whose place", "[unit][node]")
   scene.older->engine->detach(scene.newer.session);
   CHECK(scene.taken_over().size() == 1);
   scene.attach_newer(19);
+  CHECK(scene.newer.notice.degraded.empty());
+  CHECK(scene.taken_over().empty());
+}
+
+TEST_CASE("take over: one that closes is not taken for a training", "[unit][node]") {
+  Scene scene;
+  REQUIRE(scene.older->begin_fresh());
+  close(*scene.older);
+  scene.attach_newer(18);
   CHECK(scene.newer.notice.degraded.empty());
   CHECK(scene.taken_over().empty());
 }
