@@ -315,6 +315,25 @@ def test_load_state_without_a_folder_takes_memory_and_raises_where_there_is_noth
     accelerator.save_state()  # Under a number that is free.
 
 
+def test_a_state_that_cannot_be_had_at_the_beginning_fails_no_resume(prepared, caplog):
+    class Late:
+        count = 0
+
+        def state_dict(self):
+            self.count += 1
+            if self.count > 1:  # The room for the first capture is made after the restore.
+                raise RuntimeError("no state yet")
+            return {}
+
+        def load_state_dict(self, state):
+            pass
+
+    accelerator, state = prepared()
+    accelerator.register_for_checkpointing(Late())
+    assert state.resume() == 0
+    assert "memory for the steps is not made before the first of them: no state yet" in caplog.text
+
+
 def test_a_folder_that_came_while_libckpt_was_off_is_newer_than_what_memory_has(
     prepared, tmp_path, monkeypatch, caplog
 ):

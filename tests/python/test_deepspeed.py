@@ -372,6 +372,16 @@ def test_a_restore_that_fails_in_its_middle_lets_the_optimizer_begin_anew(monkey
     assert [float(state["step"]) for state in failing.states()] == [1, 1]
 
 
+@pytest.mark.parametrize("error", [KeyError("last_epoch"), KeyboardInterrupt()])
+def test_after_another_error_in_its_middle_nobody_knows_what_was_written(monkeypatch, error):
+    """As one that the scheduler's load_state_dict raises."""
+    failing = Failing(monkeypatch, error)
+    failing.step()
+    with pytest.raises(type(error)):
+        failing.give()
+    assert failing.states() == []
+
+
 def test_room_that_is_not_all_to_be_had_leaves_no_foreign_bytes_either(monkeypatch):
     from libckpt.deepspeed import _optimizer
 

@@ -182,6 +182,42 @@ def test_a_state_that_cannot_be_had_is_a_save_that_failed(door):
         session.abandon()
 
 
+def test_a_state_that_transformers_cannot_give_at_the_beginning_costs_no_later_step(
+    runtime, tmp_path, monkeypatch
+):
+    """The training begins anew all the same, where the job has an earlier step."""
+    monkeypatch.setenv("LIBCKPT_DIR", str(tmp_path / "dir"))
+    with libckpt.init("job", raise_on_error=True) as earlier:
+        earlier.save(5, {"x": torch.ones(2)}).durable.result(60)
+    door = Transformers(tmp_path, monkeypatch)
+    session = door.open()
+    try:
+        door.is_broken = False
+        door.step(1)
+        session.wait(1, "committed")
+        assert session.counts()["failed"] == 0
+    finally:
+        session.abandon()
+
+
+def test_megatron_copies_nothing_once_the_ranks_agreed_that_they_cannot(
+    runtime, tmp_path, monkeypatch, caplog
+):
+    door = Megatron(tmp_path, monkeypatch)
+    door.is_broken = False
+    session = door.open()
+    try:
+        door._memory._give_up(libckpt.Unsupported("rank 1 has no such model"))
+        for number in (1, 2):
+            door.step(number)
+        counts = session.counts()
+        assert (counts["failed"], counts["captured"]) == (2, None)
+        assert "rank 1 has no such model" in counts["degraded"]
+        assert "call load_checkpoint" not in caplog.text
+    finally:
+        session.abandon()
+
+
 def test_a_training_of_which_a_door_saved_nothing_is_no_success(door):
     session = door.open()
     door.step(1)

@@ -10,6 +10,7 @@ import logging
 import pytest
 
 import libckpt
+from libckpt.core import _between
 
 torch = pytest.importorskip("torch")
 
@@ -104,10 +105,40 @@ def test_several_ranks_call_the_function_for_each_step_where_the_interval_is_a_t
     """One of them may find a step due that another does not, and the function may be a
     collective."""
     calls = []
-    held_up._between._interval = "1h"
+    held_up._between._steps = None
     for step in (3, 4):
         held_up.save_checkpoint_if_needed(step, lambda: calls.append(1) or {"a": 1})
     assert calls == [1, 1]
+
+
+@pytest.mark.parametrize("interval", ["100", " 100 ", "never"])
+@pytest.mark.parametrize("place", ["code", "environment", "file"])
+def test_several_ranks_call_no_function_between_the_steps_of_an_interval_in_steps(
+    job, tmp_path, monkeypatch, interval, place
+):
+    options, calls = {}, []
+    if place == "code":
+        options = {"save_mem_interval": interval}
+    elif place == "environment":
+        monkeypatch.setenv("LIBCKPT_SAVE_MEM_INTERVAL", interval)
+    else:
+        (tmp_path / "conf").write_text(f"save_mem_interval = {interval}\n")
+        monkeypatch.setenv("LIBCKPT_CONFIG", str(tmp_path / "conf"))
+    session = job(rank=0, world_size=2, **options)
+    for step in (1, 2, 3):
+        ticket = session.save_checkpoint_if_needed(step, lambda: calls.append(1) or {"a": 1})
+        assert ticket.outcome == "not_due"
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    "options, divides",
+    [({}, False), ({"save_mem_interval": 7}, False), ({"save_mem_interval": "60s"}, True),
+     ({"save_mem_interval": "60s", "disable": True}, False)],
+)  # fmt: skip
+def test_only_by_a_time_may_ranks_find_different_steps_due(monkeypatch, options, divides):
+    monkeypatch.delenv("LIBCKPT_SAVE_MEM_INTERVAL", raising=False)
+    assert _between.Between(options, None, None).may_divide_ranks == divides
 
 
 def test_degraded_says_that_saves_fail_until_one_succeeds(job):

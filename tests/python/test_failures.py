@@ -400,7 +400,7 @@ def test_storage_that_fails_is_not_waited_for_as_long_as_slow_storage(small_disk
     libckpt.torch.save(torch.zeros(100_000), small_disk / "one.pt")
     libckpt.torch.wait()
     (box,) = [box for box in _publish_queue._queues if small_disk in box.directory.parents]
-    waits, health = [], {"degraded": "", "last_error": "of long ago"}
+    waits, health = [], {"notice": "", "last_error": "of long ago"}
 
     class Late:
         def wait(self, step, level, deadline):
@@ -414,7 +414,7 @@ def test_storage_that_fails_is_not_waited_for_as_long_as_slow_storage(small_disk
     try:
         longest_of = {"": _publish_queue.DURABLE_DEADLINE, "full": _publish_queue.FAILING_DEADLINE}
         for problem, longest in longest_of.items():
-            health["degraded"] = problem
+            health["notice"] = problem
             with pytest.raises(libckpt.Unavailable):
                 box._await(2, _publish_queue.DURABLE_DEADLINE, ["one.pt"])
             assert sum(waits) == longest
@@ -426,7 +426,7 @@ def test_storage_that_fails_is_not_waited_for_as_long_as_slow_storage(small_disk
 
 def test_a_save_that_begins_when_storage_fails_waits_for_a_second_only(tmp_path, runtime):
     queue = _publish_queue.PublishQueue("job", tmp_path / "job", rank=0, world_size=1)
-    health, waits = {"degraded": "step 3 is not stored: No space left on device"}, []
+    health, waits = {"notice": "step 3 is not stored: No space left on device"}, []
 
     class Full:
         def counts(self):
@@ -451,11 +451,32 @@ def test_a_save_that_begins_when_storage_fails_waits_for_a_second_only(tmp_path,
         assert waits == [_publish_queue.FAILED_DEADLINE]
         waits.clear()
         queue.capture_as(100, {})
-        health["degraded"] = "lost: B; steps get 1 of 2 copies"
+        health["notice"] = "lost: B; steps get 1 of 2 copies"
         queue.capture_as(200, {})
         assert waits == [_publish_queue.FAILED_DEADLINE, _publish_queue.SLOT_DEADLINE]
+        health["notice"] = "step 3 was restored twice"
+        assert not queue._is_failing()
     finally:
         queue.session = session
+        queue.close()
+
+
+def test_a_capture_that_fails_says_nothing_of_storage(tmp_path, runtime):
+    """An older save, which is healthy, is waited for as before."""
+
+    class Broken:
+        def state_dict(self):
+            raise RuntimeError("is not stored")
+
+    queue = _publish_queue.PublishQueue("job", tmp_path / "job", rank=0, world_size=1)
+    try:
+        with pytest.raises(RuntimeError):
+            queue.session.save(1, {"x": Broken()})
+        counts = queue.session.counts()
+        assert counts["degraded"] == "saves fail: is not stored"
+        assert counts["notice"] == ""
+        assert not queue._is_failing()
+    finally:
         queue.close()
 
 

@@ -28,7 +28,7 @@ class FullDisk:
         self.waits, self.problem = waits, PROBLEM
 
     def counts(self):
-        return {"degraded": self.problem, "durable": None}
+        return {"notice": self.problem, "durable": None}
 
     def wait(self, step, level, deadline):
         self.waits.append(deadline)

@@ -387,6 +387,8 @@ def test_disabled_it_does_not_begin_anew_over_a_folder_that_it_may_not_read(
     disabled = open_one(None, [CheckpointInterval(1)])
     with pytest.raises(libckpt.Unsupported, match="load .*step-1: libckpt is disabled"):
         disabled.load_or(state_of(0, mesh(4)))
+    with pytest.raises(libckpt.Unsupported, match="load .*step-1: libckpt is disabled"):
+        disabled.load_or(state_of(0, mesh(4)), source="memory")  # Which is ignored.
     disabled.abandon()
     monkeypatch.delenv("LIBCKPT_DISABLE")
     assert is_of(open_one(None, [CheckpointInterval(1)]).load_or(state_of(0, mesh(4))), 1)

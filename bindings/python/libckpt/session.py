@@ -31,9 +31,7 @@ class Session:
         self._process, self._turn = os.getpid(), _turn.Turn()
         self._tensors = _launch.opened(self.ranks, _registration.Registration, options, debug)
         self._client = self._tensors.client
-        self._between = _between.Between(
-            options.get("save_mem_interval"), self._client, self._turn
-        )
+        self._between = _between.Between(options, self._client, self._turn)
         self._common = _common.Common(self._client)
         self._replicas = _replicas.Replicas(self.ranks, _settings.storage_interval(options))
         self._restorer = _restorer.Restorer(

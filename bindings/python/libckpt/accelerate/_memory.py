@@ -98,7 +98,7 @@ class Memory:
         """Room, so that the first capture need not wait."""
         try:
             self.session.prepare(self.items())
-        except errors.CheckpointError as error:
+        except Exception as error:  # The state of a registered object may be anything.
             logger.error("libckpt: memory for the steps is not made before the first of them: %s",
                          error)  # fmt: skip
 

@@ -8,24 +8,25 @@ import contextlib
 import time
 
 from libckpt import errors
+from libckpt.core import _settings
 
 SECONDS = 0.02  # As the library itself waits between two reports.
 
 
 class Between:
-    def __init__(self, interval, client, turn):
-        self._interval, self._client, self._turn = interval, client, turn
+    def __init__(self, options, client, turn):
+        self._steps, self._client, self._turn = _settings.steps_between(options), client, turn
+        self._is_disabled = _settings.is_disabled(options)
         self._reports_at = 0.0
 
     @property
     def may_divide_ranks(self):
         """By time, one rank may find a step due that another one does not."""
-        return type(self._interval) is not int
+        return self._steps is None and not self._is_disabled
 
     def has(self, step):
         """Whether the interval is in steps, and this is none of them."""
-        interval = self._interval
-        if type(interval) is int and interval > 0 and step % interval != 0:
+        if self._steps and step % self._steps != 0:
             self.report(step)
             return True
         self._reports_at = 0.0

@@ -60,11 +60,13 @@ class Failures:
             raise
 
     def added_to(self, status):
-        """The library's counts with those of this session."""
+        """The library's counts with those of this session. `notice` has the library's own word on
+        what is degraded: that of this session may quote anything."""
         status["failed"] = max(status.get("failed", 0), self.count)
         status["last_error"] = status.get("last_error") or self.last
         trouble = f"saves fail: {self._of_newest_save}" if self._of_newest_save else ""
-        status["degraded"] = "; ".join(filter(None, [status.get("degraded"), trouble]))
+        status["notice"] = status.get("degraded") or ""
+        status["degraded"] = "; ".join(filter(None, [status["notice"], trouble]))
         return status
 
     def log(self, error):

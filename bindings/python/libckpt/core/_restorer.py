@@ -14,9 +14,11 @@ OVERWRITTEN = (
 )
 
 
-def has_overwritten(error):
-    """Whether a restore failed when some tensors had its values already."""
-    return OVERWRITTEN.partition(" and then")[0] in str(error)
+def may_have_overwritten(error):
+    """Whether a restore may have failed when some tensors had its values already. The library's own
+    errors say so; of any other, as one that a user's object raised, nobody knows."""
+    is_known = isinstance(error, errors.CheckpointError)
+    return not is_known or OVERWRITTEN.partition(" and then")[0] in str(error)
 
 
 @dataclasses.dataclass(eq=False)

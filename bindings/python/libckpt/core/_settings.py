@@ -95,6 +95,19 @@ def storage_interval(options):
     return None if found is None else str(found)
 
 
+def steps_between(options):
+    """save_mem_interval in steps, as the library takes it; None: it is a time; 0: never."""
+    found = options.get("save_mem_interval")
+    if found is None:
+        found = configured("save_mem_interval")
+    if found is None:
+        return 1  # The default of the library's options.hpp.
+    text = str(found).strip(SPACES)
+    if text == "never":
+        return 0
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
 def intervals_as_text(given):
     """keep_every as text, from numbers, dictionaries, or objects with `every` and `until`."""
     if not isinstance(given, (list, tuple)):

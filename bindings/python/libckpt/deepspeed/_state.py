@@ -47,17 +47,19 @@ class EngineState:
             prologue()
         before = [(flat.tensor, layout.optimizer.state.get(flat.tensor)) for flat in layout.flats]
         before = [(tensor, own, dict(own or {})) for tensor, own in before]
+        is_filling = False
         try:
             _optimizer.make_room(layout, items["optimizer"])
             filled = targets(engine, layout, items) | (into or {})
             source = _resuming.source_again(source, found, session)
+            is_filling = True
             session.restore(filled, step=found.step, arrays=layout.arrays(), source=source)
+            _optimizer.give_values(layout, items["optimizer"])
         except BaseException as error:
             _optimizer.put_back(layout, before)
-            if _restorer.has_overwritten(error):
+            if is_filling and _restorer.may_have_overwritten(error):
                 _optimizer.reset(layout)
             raise
-        _optimizer.give_values(layout, items["optimizer"])
         layout.spread()
         give(engine, layout, items)
 

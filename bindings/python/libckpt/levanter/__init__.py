@@ -66,6 +66,7 @@ class Checkpointer:
         job = _settings.job(job) or _publish_queue.job_of(
             "levanter-memory", os.path.basename(self._base), self._base
         )
+        self._is_disabled = _settings.is_disabled(options)
         self._memory = Memory(job, dir, **options)
         self._ranks = self._memory.session.ranks
         self._temporary_base = _folders.local(temporary_base_path or self._base)
@@ -112,6 +113,7 @@ class Checkpointer:
         """The newest of memory, peers, storage and the folders; `state` where there is none.
         `source`: from "memory" alone, or from "storage": the folders, and `dir`."""
         _turn.check_source(source)
+        source = None if self._is_disabled else source
         newest = self._ranks.decide("folder", self._newest(), lambda said: said[0])
         beside, number = newest or (None, None)
         session, unopened = self._memory.session, self._memory._unopened

@@ -65,6 +65,9 @@ class Memory:
                 self._capture(iteration, objects, extra, metrics)
 
     def _capture(self, iteration, objects, extra, metrics):
+        if self.error is not None:  # On all ranks: a step that one of them lacks never commits.
+            self.session.save_checkpoint_if_needed(iteration, self._refuse)
+            return
         model, optimizer, scheduler = objects
         progress = {"iteration": iteration, **extra}
         ticket = self.session.save_checkpoint_if_needed(
@@ -75,6 +78,9 @@ class Memory:
             logger.error("libckpt: no step is captured in memory: call load_checkpoint before "
                          "training; to begin anew, give another job")  # fmt: skip
         self._has_saved = True
+
+    def _refuse(self):
+        raise errors.Unavailable(f"{self.error}; Megatron's steps are not captured")
 
     def _is_due(self, iteration):
         """Not asked for steps between: they would collect all for nothing."""

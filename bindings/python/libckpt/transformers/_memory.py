@@ -90,7 +90,6 @@ class TrainerMemory:
                 "libckpt: memory for the Trainer's steps is not made before the first of them: %s",
                 error,
             )
-            return
         if not self._has_asked:  # The Trainer decides where training begins, not memory.
             if not self._has_begun:  # A second train() has the model of the first.
                 _left.warn(self.session, CURE, self._captured)

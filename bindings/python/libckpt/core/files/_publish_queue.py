@@ -111,8 +111,8 @@ class PublishQueue:
         return FAILED_DEADLINE if self._is_failing() else SLOT_DEADLINE
 
     def _is_failing(self):
-        problem = self.session.counts().get("degraded") or ""
-        return "stored" in problem  # As the daemon says of storage, and of nothing else.
+        problem = self.session.counts().get("notice") or ""
+        return re.search(r"\bstored\b", problem)  # As the daemon says of storage alone.
 
     def _begin(self, items, deadline):
         """Publishes an earlier process's leftovers, or gives them up: none of them is restored."""
@@ -176,7 +176,7 @@ class PublishQueue:
         except errors.Unavailable as error:
             if soon == deadline:
                 raise
-            if self.session.counts().get("degraded"):  # Now; its last error may be long ago.
+            if self.session.counts().get("notice"):  # Now; its last error may be long ago.
                 deadline = max(soon, min(deadline, FAILING_DEADLINE))
             logger.warning(
                 "libckpt: the newest save to %s is not on storage yet: %s; it is waited for, up to "
