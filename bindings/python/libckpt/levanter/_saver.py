@@ -23,10 +23,10 @@ class Saver:
         self._keep = keep_temporary
         self._temporary = []  # Folders, the oldest first: of this run, and those from before.
         job = _publish_queue.job_of("levanter", self._base.name, self._base)
-        _shared_queues.settle_earlier(job)
-        if rank == 0:
-            if deletes_old:
-                self._temporary = _folders.temporary({self._base, self._temporary_base})
+        is_settled = _shared_queues.settle_earlier(job, self._private / "job")
+        if rank == 0 and deletes_old:
+            self._temporary = _folders.temporary({self._base, self._temporary_base})
+        if rank == 0 and is_settled:
             _leftovers.attempt(self._base, self._finish)
         self._queue = _shared_queues.opened(
             job, self._private / "job", allow_pickle=False, rank=rank, world_size=world_size,
@@ -34,7 +34,7 @@ class Saver:
         )  # fmt: skip
         self._capture = _capture.Capture()
         self._rank = rank
-        self._is_begun = False
+        self._is_begun = self._is_closed = False
 
     def save(self, step, tree, timestamp, is_temporary):
         """Captures the tree; all processes call it."""
@@ -64,9 +64,10 @@ class Saver:
             self._queue.session.agree("published folders", None)
 
     def close(self):
-        if self._queue.session.is_closed:
+        if self._is_closed or self._queue.session.is_closed:
             return
         self.settle(wait=True)
+        self._is_closed = True  # Others may have the queue still.
         self._queue.close()
 
     def folder(self, metadata):

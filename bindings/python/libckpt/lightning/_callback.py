@@ -62,9 +62,7 @@ class Callback(pl.Callback):
         if self._io is not None:
             self._io.memory = self
             self._io.is_between_fits = stage != "fit"
-            if trainer.is_global_zero:  # The others wait behind this hook, and then load.
-                for directory in self._directories():
-                    self._io.finish(directory)
+            self._finish_files(self._io)  # The other ranks wait behind this hook, and then load.
         if stage != "fit" or self._is_disabled:
             return
         kind = type(trainer.strategy).__name__
@@ -224,6 +222,7 @@ class Callback(pl.Callback):
     def load_newest(self, io, source, map_location, weights_only):
         """The CheckpointIO's answer to `ckpt_path=NEWEST`. All ranks call it."""
         self._has_asked = True
+        self._finish_files(io)  # A ModelCheckpoint without dirpath has it since its own setup.
         file, file_step, remade_by = self._newest_file()
         session, name, source = self.session, file, None if self._is_disabled else source
         restored, failure, file = _resuming.from_source(
@@ -274,6 +273,10 @@ class Callback(pl.Callback):
         return found if self.session is None else self.session.ranks.decide(
             "newest file", found, lambda values: values[0]
         )  # fmt: skip
+
+    def _finish_files(self, io):
+        for directory in self._directories() if self._trainer.is_global_zero else ():
+            io.finish(directory)
 
     def _directories(self):
         callbacks = self._trainer.checkpoint_callbacks

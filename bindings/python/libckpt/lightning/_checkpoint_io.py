@@ -90,7 +90,9 @@ class CheckpointIO(TorchCheckpointIO):
 
     def finish(self, directory):
         """On the rank that writes: publishes a killed run's captures for it, before anything is
-        loaded from there."""
+        loaded from there. Only for a fit: beside an evaluation that run may be training."""
+        if self.is_between_fits:
+            return
         files = self._files(pathlib.Path(os.path.realpath(directory), "any"))
         if not self._is_disabled and files.work.directory.is_dir():
             _leftovers.attempt(directory, files.finish)

@@ -40,8 +40,9 @@ class Files:
     def finish(self):
         """Puts in their places the files that a killed run had captured, and removes those that it
         wanted to remove after that. After an OSError it goes on with the next call."""
-        if self._queue is None:
-            _shared_queues.settle_earlier(self._job)
+        if self._queue is None and not _shared_queues.settle_earlier(self._job, self._steps):
+            self._left = self._left or []  # The notes are of this run.
+            return
         if self._left is None:
             self._left = self.work.noted()
         ends = _leftovers.ends()

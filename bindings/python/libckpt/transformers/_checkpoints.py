@@ -103,8 +103,9 @@ class TrainerFolders:
         _leftovers.attempt(self.folders().output, self._finish)
 
     def _finish(self):
-        _shared_queues.settle_earlier(self._job)
         folders = self.folders()
+        if not _shared_queues.settle_earlier(self._job, folders.private / "job"):
+            return  # The notes are of this run.
         ends = _leftovers.ends()
         for name, facts in reversed(folders.work.noted()):
             path, files = _leftovers.await_step(
@@ -121,6 +122,7 @@ class TrainerFolders:
 
     def _open_queue(self, folders):
         if self._queue is None or self._queue.session.is_closed:
+            self._queue = None
             try:
                 # One rank writes what all have in common.
                 self._queue = _shared_queues.opened(

@@ -52,11 +52,12 @@ class FileSets:
         self._keeps_foreign, self._is_once = keeps_foreign, is_once
         self.work = WorkFolders(self.private / "work")
         job = _publish_queue.job_of(kind, self.directory.name, self.directory / area)
-        _shared_queues.settle_earlier(job)
+        self._is_closed = False  # Others may have the queue still.
+        is_settled = _shared_queues.settle_earlier(job, self.private / "job")
         # Left by a killed run, on rank 0: (number, facts), the newest first.
-        noted = [(int(name), facts) for name, facts in self.work.noted() if rank == 0]
-        self._left = sorted(noted, key=lambda one: -one[0])
-        if rank == 0 and _leftovers.attempt(self.directory, self._finish):
+        noted = self.work.noted() if rank == 0 and is_settled else []
+        self._left = sorted(((int(name), facts) for name, facts in noted), key=lambda one: -one[0])
+        if rank == 0 and is_settled and _leftovers.attempt(self.directory, self._finish):
             self.work.drop_all()
             shutil.rmtree(self.private / "trash", ignore_errors=True)
         self._queue = _shared_queues.opened(
@@ -94,22 +95,27 @@ class FileSets:
         return [waiting.publish.name for waiting in self._queue.waiting]
 
     def is_open(self):
-        return self._queue.is_ours()
+        return not self._is_closed and self._queue.is_ours()
 
     def let_go(self):
         """Closes it, and frees its memory, once what was committed is there; it waits for nothing
         newer, and no longer than a save does. Returns whether it did. All ranks call it."""
+        if self._is_closed:
+            return True
         with _publish_queue.turn():
             self._finish_again()
             _publish_queue.settle_to(self._queue, 0)
         is_published = self.decide("published", not self._queue.waiting)
         if is_published:
+            self._is_closed = True
             self._queue.close()
         return is_published
 
     def close(self):
-        self.settle()
-        self._queue.close()
+        if not self._is_closed:
+            self.settle()
+            self._is_closed = True
+            self._queue.close()
 
     # --- what a killed run has left
 

@@ -190,7 +190,7 @@ class PublishQueue:
         return self._process == os.getpid() and not self.session.is_closed
 
     def close(self):
-        """For each of its users; the last one ends it."""
+        """Each of its users calls it once; the last one ends it."""
         self.users -= 1
         if self.users <= 0:
             self.end()
