@@ -5,6 +5,8 @@ Method: a file that was captured and not put in its place is left beside an olde
 or an evaluation, begins.
 """
 
+import types
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -66,3 +68,14 @@ def test_an_evaluation_leaves_the_notes_to_a_fit(left, tmp_path):
     trainer.validate(Wide(), torch.utils.data.DataLoader(torch.ones(3, 4096)))
     assert sorted(work.glob("*.json")) == noted != []
     assert not left.exists()
+
+
+def test_without_a_session_all_ranks_take_the_file_that_rank_0_found():
+    """With LIBCKPT_DISABLE=1: a rank that looked by itself would begin anew beside the others."""
+    callback = libckpt.lightning.Callback()
+    found = ("model.ckpt", 7, None)
+    callback._trainer = types.SimpleNamespace(
+        is_global_zero=False, strategy=types.SimpleNamespace(broadcast=lambda own: found)
+    )
+    assert callback.session is None
+    assert callback._newest_file() == found

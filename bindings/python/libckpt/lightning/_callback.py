@@ -270,9 +270,9 @@ class Callback(pl.Callback):
         found = (None, -1, None)
         if self._trainer.is_global_zero:
             found = self._find_file()
-        return found if self.session is None else self.session.ranks.decide(
-            "newest file", found, lambda values: values[0]
-        )  # fmt: skip
+        if self.session is None:  # On all ranks.
+            return self._trainer.strategy.broadcast(found)
+        return self.session.ranks.decide("newest file", found, lambda values: values[0])
 
     def _finish_files(self, io):
         for directory in self._directories() if self._trainer.is_global_zero else ():
