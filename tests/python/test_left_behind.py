@@ -64,14 +64,14 @@ class Fits:
 
         class Stop(pl.Callback):
             def on_train_batch_end(self, trainer, *_):
+                if callback._captured > 0:  # So that the next step finds a Slot.
+                    callback.session.finish_capture()
+                    callback.session.wait(callback._captured, "committed")
                 if trainer.global_step == stop:
                     trainer.should_stop = True
 
             def on_train_end(self, trainer, _):
-                session = callback.session
-                session.finish_capture()
-                if callback._captured > 0:
-                    session.wait(callback._captured, "committed")
+                self.on_train_batch_end(trainer)
 
         files = pl.callbacks.ModelCheckpoint(self.root / "files", every_n_train_steps=every)
         trainer = trainer or pl.Trainer(
@@ -131,6 +131,15 @@ def test_a_second_fit_of_the_trainer_leaves_nothing_behind(fits, caplog):
 # --- Transformers
 
 
+def settle(session):
+    """Returns the newest step that was captured, once it is committed."""
+    session.finish_capture()
+    captured = session.counts()["captured"]
+    if captured is not None:
+        session.wait(captured, "committed")
+    return captured
+
+
 @pytest.fixture
 def train(runtime, tmp_path):
     transformers = pytest.importorskip("transformers")
@@ -149,6 +158,7 @@ def train(runtime, tmp_path):
             self.callback, self.at = callback, at
 
         def on_step_end(self, args, state, control, **_):
+            settle(self.callback._memory.session)  # So that the next step finds a Slot.
             control.should_training_stop = state.global_step == self.at
 
     def make(stop, **options):
@@ -165,9 +175,7 @@ def train(runtime, tmp_path):
         trainer, callback = make(stop)
         trainer.train(resume_from_checkpoint=resume)
         session = callback._memory.session
-        session.finish_capture()
-        captured = session.counts()["captured"]
-        session.wait(captured, "committed")
+        captured = settle(session)
         session.abandon()
         return captured
 

@@ -33,7 +33,7 @@ def deepspeed_attached():
     attached = Attached.__new__(Attached)
     attached.memory = types.SimpleNamespace(
         newest=lambda *_, **__: FOUND, give=lambda *_: {}, note_folder=lambda folder: None,
-        session=types.SimpleNamespace(job="job"),
+        warn_of_client_state=lambda *_: None, session=types.SimpleNamespace(job="job"),
     )  # fmt: skip
     return attached
 
