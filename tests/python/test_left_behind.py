@@ -163,7 +163,7 @@ def train(runtime, tmp_path):
 
     def make(stop, **options):
         settings = transformers.TrainingArguments(
-            str(tmp_path), max_steps=9, report_to=[], use_cpu=True, save_steps=4, **options
+            str(tmp_path), max_steps=16, report_to=[], use_cpu=True, save_steps=4, **options
         )
         callback = libckpt.transformers.Callback(job="job")
         data = [{"x": torch.ones(2), "labels": torch.ones(2)}] * 40
@@ -184,23 +184,23 @@ def train(runtime, tmp_path):
 
 
 def test_a_training_that_begins_beside_a_step_in_memory_names_it(train, tmp_path, caplog):
-    assert train(7) > 4
+    assert train(14) > 4
     step = newest("job")
-    train(6)
+    assert train(13) > 4
     (message,) = left(caplog)
     assert f"job job begins anew, and leaves step {step} " + LEFT in message
     assert message.endswith("call train(resume_from_checkpoint=True)")
     step = newest("job")
-    train(7, str(tmp_path / "checkpoint-4"))
+    train(14, str(tmp_path / "checkpoint-4"))
     (message,) = left(caplog)
     assert f"job job begins at step 4, and leaves step {step} " + LEFT in message
 
 
 def test_one_that_asks_or_trains_a_second_time_leaves_nothing_behind(train, caplog):
-    train(6)
+    train(13)
     caplog.clear()
-    assert train(7, True) > 4
-    trainer, callback = train.make(6)
+    assert train(14, True) > 4
+    trainer, callback = train.make(14)
     trainer.train(resume_from_checkpoint=True)
     trainer.train()
     callback._memory.session.abandon()
