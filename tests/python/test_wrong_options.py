@@ -6,7 +6,6 @@ one option that is wrong. A job that has a session in the process already is no 
 """
 
 import importlib
-import types
 
 import pytest
 
@@ -101,18 +100,3 @@ def test_disabled_no_option_keeps_a_training_from_its_framework(made, name, monk
     monkeypatch.setenv("LIBCKPT_COPY_THREADS", "many")
     monkeypatch.setenv("LIBCKPT_DISABLE", "1")
     made(name)
-
-
-def test_a_second_trainer_of_a_folder_trains_on_without_memory(runtime, tmp_path, caplog):
-    """In a notebook the cell that makes a Trainer runs again."""
-    pytest.importorskip("transformers")
-    trainer = types.SimpleNamespace(
-        args=types.SimpleNamespace(output_dir=str(tmp_path)), is_deepspeed_enabled=False,
-        is_fsdp_enabled=False,
-    )  # fmt: skip
-    callbacks = [door("transformers", "Callback")() for _ in range(2)]
-    for callback in callbacks:
-        callback.attach(trainer)
-    assert "this process has a session of it already" in caplog.text
-    assert "steps are not captured in memory" in caplog.text
-    callbacks[0]._memory.session.abandon()
