@@ -86,6 +86,9 @@ def runtime(tmp_path, programs, monkeypatch):
     monkeypatch.setenv("LIBCKPT_DAEMON_PATH", str(programs / "ckptd"))
     monkeypatch.setenv("LIBCKPT_NICE", "0")  # Tests have deadlines, and others use the machine.
     yield directory
+    from libckpt.core.files import _unsaved
+
+    _unsaved.take_unreported()  # What a full disk lost here is not the next test's.
     subprocess.run(
         [programs / "ckpt", "stop", "--no-flush"],
         env={**os.environ, "LIBCKPT_RUNTIME_DIR": str(directory)},

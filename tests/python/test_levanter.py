@@ -265,8 +265,8 @@ def test_a_resume_from_one_place_does_not_begin_anew_over_the_other(open_one, tm
     first = open_one(None, [CheckpointInterval(2)], job="one")
     for step in (1, 2):
         first.on_step(tree=state_of(step, mesh(4)), step=step)
+        first._memory.session.wait(step, "committed")  # So that the next step finds a Slot.
     first.wait_until_finished()
-    first._memory.session.wait(2, "committed")
     first.abandon()
     with pytest.raises(libckpt.Unavailable, match="it has no step; .*step-2 is there"):
         open_one(job="another").load_or(state_of(0, mesh(4)), source="memory")
