@@ -180,15 +180,12 @@ def trains(runtime, tmp_path):
             self.began = state.global_step
 
         def on_step_begin(self, args, state, control, **_):
-            session = opened[-1]._memory.session
-            if self.is_to_die and session.counts()["captured"]:  # So that each step finds a Slot.
-                session.finish_capture()
-                session.wait(session.counts()["captured"], "committed")
             if state.global_step == 3 and self.is_to_die:
-                session.wait(3, "committed")
+                opened[-1]._memory.session.wait(3, "committed")
                 raise RuntimeError("the job dies here")
 
     def train(resume, dies=False, job="job", output="output", alone=False, **options):
+        options.setdefault("save_mem_interval", 3)  # So that this step finds a Slot.
         callback, dying = libckpt.transformers.Callback(job=job, **options), Dies()
         opened.append(callback)
         dying.is_to_die = dies
