@@ -18,7 +18,7 @@ class Failures:
     def __init__(self, job, options):
         self._job = job
         in_file = options.get("log_file_path") or _settings.configured("log_file_path")
-        self._is_on_terminal = not in_file  # What the library logs.
+        self._is_on_terminal = not in_file  # The library's own lines.
         self._is_logged = False  # By the library.
         self._logged_at = {}  # By kind.
         self.count = 0

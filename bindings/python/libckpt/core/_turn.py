@@ -50,7 +50,7 @@ def no_collection():
 
 
 def made(given):
-    """What a save was given, or what the function that it was given returns."""
+    """The given value itself, or the result of the function that was given in its place."""
     return given() if callable(given) else given
 
 

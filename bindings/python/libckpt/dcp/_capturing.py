@@ -54,7 +54,7 @@ class Capture:
         try:
             self._job.begin()
             return self._write(plan, planner)
-        except Exception as error:  # What a planner gives may be anything; training goes on.
+        except Exception as error:  # A planner may raise anything; training goes on.
             self._fail(self._as_own(error))
             return [WriteResult(FAILED, 0, None)]
 

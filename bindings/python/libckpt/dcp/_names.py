@@ -9,11 +9,11 @@ COPY = 1
 
 @dataclasses.dataclass
 class OfWriters:
-    """What a plan's `storage_data` has for both writers: a planner that caches plans, as
+    """The `storage_data` of a plan, for both writers: a planner that caches plans, as
     DefaultSavePlanner(enable_plan_caching=True), hands one writer the plan that it made for the
     other."""
 
-    prefix: str  # Of the files in a folder, as DCP's own writer wants it.
+    prefix: str  # In front of a folder's files, as DCP's own writer wants it.
     several: list
 
 

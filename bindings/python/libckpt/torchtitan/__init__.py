@@ -135,7 +135,7 @@ class CheckpointManager(_Stock):
         return super()._load(step)
 
     def _restore(self, source):
-        """What memory has, in the objects."""
+        """Fills the objects with the step in memory."""
         new = [optimizer for optimizer in self.states[OPTIMIZER] if not optimizer.state]
         self.states[OPTIMIZER].state_dict()  # Makes state of the types that torchtitan wants.
         items = {name: item for name, item in self._items().items() if self._is_wanted(name)}
