@@ -23,7 +23,7 @@ namespace {
 
 // The kernel adds up what lies within so many bytes: one source. No GPU has as much memory.
 constexpr std::uint64_t source_place_bytes = std::uint64_t{1} << 40;
-// Of the thousand launches that a stream takes, the copies behind a fence need some hundreds.
+// A stream takes a thousand launches; the copies behind a fence need some hundreds of them.
 constexpr std::size_t slices_together_max = 64;
 
 std::size_t entries_max_of(std::span<const std::span<const std::byte>> sources) {

@@ -85,7 +85,7 @@ class CudaQueue {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<CudaWork*> runs;  // What is active, in the order of the starts.
+  std::vector<CudaWork*> runs;  // Those that are active, in the order of their starts.
   std::size_t queued = 0;       // Batches on the stream, not yet known to have ended.
   std::optional<Error> lost;    // Why the context is gone.
   bool is_half_used[ring_halves] = {};

@@ -39,7 +39,7 @@ class CudaSkip {
   struct Kernels {
     const CudaFingerprint& fingerprint;
     CudaChangedCopy& copy;
-    unsigned blocks = 0;  // Of the one for fingerprints.
+    unsigned blocks = 0;  // For the kernel of fingerprints.
   };
   Result<bool> queue(const Kernels& kernels, std::size_t batch, CUstream stream);
   // For a batch that has ended. The listener names what differs. Errors: cancelled (somebody else
