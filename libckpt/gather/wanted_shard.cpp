@@ -104,7 +104,7 @@ struct Holders {
   bool are_several = false;
 };
 
-// What shards have of the wanted names. Shards may come in any order.
+// The parts of the wanted names that shards have. Shards may come in any order.
 struct SeenPieces {
   std::vector<std::string> names;  // They ascend.
   std::set<std::string> divided;   // Those that are a piece in some shard.

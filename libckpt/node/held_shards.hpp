@@ -36,7 +36,7 @@ class HeldShards final : public gather::ShardSource {
     SlotTable& slots;
     Replication& replication;
     JobStorage& storage;
-    std::shared_ptr<SharedRecords> records;  // Of the same Start.
+    std::shared_ptr<SharedRecords> records;  // For the same Start.
   };
   // `start` has a base.
   HeldShards(Parts parts, const format::Start& start)

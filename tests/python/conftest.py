@@ -88,7 +88,7 @@ def runtime(tmp_path, programs, monkeypatch):
     yield directory
     from libckpt.core.files import _unsaved
 
-    _unsaved.take_unreported()  # What a full disk lost here is not the next test's.
+    _unsaved.take_unreported()  # A loss on a full disk here is not the next test's.
     subprocess.run(
         [programs / "ckpt", "stop", "--no-flush"],
         env={**os.environ, "LIBCKPT_RUNTIME_DIR": str(directory)},

@@ -86,7 +86,7 @@ def test_items_may_be_a_function_that_is_called_if_the_step_is_due(job):
     session, calls = job(save_mem_interval=2), []
 
     def items():
-        calls.append(session.counts()["captured"])  # What asks nobody may be called in it.
+        calls.append(session.counts()["captured"])  # Calls that ask nobody are allowed.
         return {"x": torch.ones(2)}
 
     def arrays():

@@ -21,7 +21,7 @@ def left(caplog):
 
 
 def newest(job):
-    """What a restart would take; 0: nothing."""
+    """The step that a restart would take; 0: none."""
     with pytest.MonkeyPatch.context():
         session = libckpt.init(job)
         step = session.restore_or({}, 0)

@@ -26,7 +26,7 @@ session.abandon()
 
 
 def restored_beside(directory):
-    """What a script says that restores the job in a process of its own, and its pid."""
+    """The output of a script that restores the job in its own process, and its pid."""
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT, directory],
         stdout=subprocess.PIPE,

@@ -16,7 +16,7 @@ struct StandInCounts {
   std::uint64_t bytes_by_kernel = 0;    // That the kernel for changed tensors has copied.
   std::uint64_t batches = 0;            // Calls of cuMemcpyBatchAsync.
   std::uint64_t kernels = 0;            // Launches of libckpt's kernels.
-  std::uint64_t blocks_max = 0;         // Of a launch for fingerprints that had something to read.
+  std::uint64_t blocks_max = 0;         // The largest launch for fingerprints that read something.
   std::uint64_t words_set = 0;          // Calls of cuMemsetD32Async.
   std::uint64_t words_written = 0;      // Calls of cuStreamWriteValue32.
   std::uint64_t launches_blocked = 0;   // Calls that waited until a stream had room.
