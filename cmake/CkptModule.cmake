@@ -23,7 +23,8 @@ target_compile_options(ckpt_flags INTERFACE
   # In a unity build, the constants of one file would forbid their names to the next one's locals,
   # and g++ takes each file for a header.
   $<$<NOT:$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wshadow>
-  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wno-subobject-linkage>
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wshadow=local
+  -Wno-subobject-linkage>
   -Wnon-virtual-dtor -Winvalid-pch -Wno-missing-field-initializers
   -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -fstack-protector-strong
   # g++ collects its garbage from 128 MiB on, again and again: a tenth of the whole build's time.

@@ -23,6 +23,7 @@ ORDER = ("agree arena flush base wire snapshot replicate gather device format os
 # Programs that the tests of a module start, in bin/ of the build.
 STARTED = {"unit_client": ["ckptd"], "unit_cli": ["ckptd", "ckpt"]}
 LIBRARY = re.compile(r"libckpt/libckpt_([a-z]+)\.a")
+INCLUDED = re.compile(r'^#include "(.*)"$', re.MULTILINE)  # By the source of a unity build.
 # Seams, whose tests are in another suite.
 WITH_CONTRACT = ("os", "wire", "device")
 
@@ -48,6 +49,7 @@ class Build:
         self.maker = self.setting("CMAKE_MAKE_PROGRAM")  # Another version would spoil its log.
         self._links = {}
         self._users = None
+        self._batches = None
 
     def setting(self, name):
         """A value of the build's own CMake cache."""
@@ -79,6 +81,19 @@ class Build:
         return [name for name in names if self.has(target_of(name)) and
                 library in self.link(target_of(name))]
 
+    def object_of(self, module, source):
+        """The object that has a source of the library in it: its own, or that of its batch."""
+        folder = f"libckpt/CMakeFiles/ckpt_{module}.dir/"
+        own = f"{folder}{source}.o"
+        if own in self.compiles:
+            return own
+        if self._batches is None:
+            batches = {made: pathlib.Path(entry["file"]).read_text()
+                       for made, entry in self.compiles.items() if "/Unity/" in made}
+            self._batches = {path: made for made, text in batches.items()
+                             for path in INCLUDED.findall(text)}
+        return self._batches[str(self.root / "libckpt" / source)]
+
     def users_of(self, header):
         """The objects whose sources include a header."""
         if self._users is None:
@@ -102,25 +117,35 @@ class MutatedPrograms:
         self.build = build
         self.mutant = mutant
         self.folder = pathlib.Path(folder)
+        self.sound = build.root / "libckpt" / mutant.path
         self.objects = {}  # By the object whose place each takes.
         self.libraries = {}  # Copies, by the library.
         planted = self.folder / "libckpt" / mutant.path
         planted.parent.mkdir(parents=True, exist_ok=True)
-        sound = (build.root / "libckpt" / mutant.path).read_text(encoding="utf-8")
-        planted.write_text(mutant.plant(sound), encoding="utf-8")
+        planted.write_text(mutant.plant(self.sound.read_text(encoding="utf-8")), encoding="utf-8")
         self.planted = planted
 
-    def compile(self, sound_object, source=None):
-        """One object, of `source`, or of its own one with the planted header before all."""
+    def planted_in(self, compiled):
+        """What is compiled in place of a source: the planted one, or the batch with it."""
+        if pathlib.Path(compiled) == self.sound:
+            return self.planted
+        batch = self.folder / pathlib.Path(compiled).name
+        text = pathlib.Path(compiled).read_text()
+        batch.write_text(text.replace(f'"{self.sound}"', f'"{self.planted}"'))
+        return batch
+
+    def compile(self, sound_object, is_planted=False):
+        """One object, of its planted source, or of its own one with the planted header before."""
         if sound_object in self.objects:
             return
         entry = self.build.compiles[sound_object]
+        source = self.planted_in(entry["file"]) if is_planted else entry["file"]
         words = shlex.split(entry["command"])
         made = self.folder / f"{len(self.objects)}.o"
         at = words.index("-o")
         words[at + 1] = str(made)
-        words[at + 2:] = ["-w", "-c", str(source or entry["file"])]
-        if not source:
+        words[at + 2:] = ["-w", "-c", str(source)]
+        if not is_planted:
             first = next(i for i, word in enumerate(words) if word.startswith("-I"))
             words.insert(first, f"-I{self.folder / 'libckpt'}")
         done = subprocess.run(words, cwd=entry["directory"], capture_output=True, text=True)
@@ -132,9 +157,9 @@ class MutatedPrograms:
         words = list(self.build.link(target))
         inside = set(words) | set(self.members(words))
         if self.mutant.file.endswith(".cpp"):
-            sound = f"libckpt/CMakeFiles/ckpt_{self.mutant.module}.dir/{self.mutant.path}.o"
+            sound = self.build.object_of(self.mutant.module, self.mutant.path)
             if sound in inside:
-                self.compile(sound, self.planted)
+                self.compile(sound, is_planted=True)
         else:
             for user in self.build.users_of(self.mutant.path):
                 if user in inside:
