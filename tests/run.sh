@@ -2,14 +2,15 @@
 # Builds libckpt and runs its tests.
 #
 #   tests/run.sh [suite ...] [--preset P] [--seeds N] [--deep] [--quick] [--jobs N] [--share K/N]
-#                [--once]
+#                [--programs "NAME ..."] [--once]
 #
 # Suites: tidy unit contract sim crash cluster package python gpu fuzz mutation, or "build" for none
 # of them. Default: all that this machine can run, but for mutation, which takes most of an hour,
 # and fuzz, which wants a preset of clang; what was skipped is said, and why.
 # --seeds: seeds of the simulator. --deep: clang-tidy, a wheel from a clone, and Python with an
 # older torch, too. --quick: Python without its slow tests. --share: each N-th mutant from number K
-# on, or commit/N: K from the commit. --once: no second try (see tests/suites.sh) for what fails.
+# on, or commit/N: K from the commit. --programs: unit means these, such as unit_node, and build
+# makes no others. --once: no second try (see tests/suites.sh) for what fails.
 # Ends with a line "N passed, N failed", and with 1 if anything failed.
 set -u -o pipefail
 cd "$(dirname "$0")/.."
@@ -22,13 +23,14 @@ preset=dev
 deep=""
 quick=""
 share=""
+programs=""
 is_once=""
 twice=--twice
 jobs=$(nproc)
 explicit=yes
 
 usage() {
-  sed -n '2,13s/^# \{0,1\}//p' tests/run.sh
+  sed -n '2,14s/^# \{0,1\}//p' tests/run.sh
 }
 die() {
   echo "tests/run.sh: $1" >&2
@@ -41,6 +43,7 @@ while [ $# -gt 0 ]; do
     --jobs) jobs=${2:?--jobs wants a number}; shift ;;
     --deep) deep=--deep ;;
     --quick) quick=--quick ;;
+    --programs) programs=${2:?--programs wants names of programs}; shift ;;
     --once) is_once=yes twice="" ;;
     --share) share="--share ${2:?--share wants K/N or commit/N}"; shift ;;
     -h | --help) usage; exit 0 ;;
@@ -92,7 +95,19 @@ build_tree() {
     cat "$build/configure.log"
     return 1
   }
-  "$cmake" --build "$build" -j "$jobs"
+  "$cmake" --build "$build" -j "$jobs" --target $(targets)
+}
+targets() {  # Those that the wanted suites need.
+  local suite targets=""
+  for suite in $suites; do
+    case $suite in
+      unit | build) targets="$targets ${programs:-all}" ;;
+      contract) targets="$targets contract" ;;
+      sim | fuzz) targets="$targets tests/$suite/all" ;;
+      *) targets="$targets all" ;;
+    esac
+  done
+  echo "$targets"
 }
 
 count_reports() {

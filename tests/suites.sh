@@ -1,6 +1,6 @@
 # How tests/run.sh runs a suite and counts its verdicts; sourced by it in the tree's root, and by
-# tests/suites_test.sh. It wants ctest, build, log, explicit and is_once, and it adds to passed,
-# failed, skipped and summary.
+# tests/suites_test.sh. It wants ctest, build, log, explicit, programs and is_once, and it adds to
+# passed, failed, skipped and summary.
 #
 # Tests of real processes fail by chance on a busy machine. So what fails in a suite of them is run
 # once more, alone, when the suite has ended. A test that passes then counts as passed, and the
@@ -30,8 +30,9 @@ may_try_again() {  # may_try_again FAILURES
 # run_ctest SUITE JOBS [again]: the tests of ctest that carry the suite's label. again: what fails
 # has a second try.
 run_ctest() {
-  local suite=$1 output=$build/ctest-$1.xml listed tests failures skips
-  listed=$("$ctest" --test-dir "$build" -L "^$suite\$" -N 2>/dev/null |
+  local suite=$1 output=$build/ctest-$1.xml selected=(-L "^$1\$") listed tests failures skips
+  [ "$suite" != unit ] || [ -z "$programs" ] || selected+=(-R "^(${programs// /|})/")
+  listed=$("$ctest" --test-dir "$build" "${selected[@]}" -N 2>/dev/null |
     sed -n 's/^Total Tests: //p')
   if [ "${listed:-0}" -eq 0 ]; then
     if [ -n "$explicit" ]; then
@@ -43,7 +44,7 @@ run_ctest() {
     return
   fi
   title "$suite: $listed tests"
-  call_ctest "$output" -L "^$suite\$" -j "$2" --no-tests=error
+  call_ctest "$output" "${selected[@]}" -j "$2" --no-tests=error
   read_junit "$output"
   if [ -z "$tests" ]; then
     count "$suite" 0 1

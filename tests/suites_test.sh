@@ -21,6 +21,7 @@ begin() {  # Each case counts from nothing.
   skipped=0
   summary=""
   is_once=""
+  programs=""
   rm -rf build/met*
 }
 expect() {  # expect CASE PASSED FAILED SUMMARY...: and what the summary names as unsteady

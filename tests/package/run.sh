@@ -3,7 +3,7 @@
 # Method: tests/package/run.sh BUILD installs BUILD below a new prefix, builds examples/consumer
 #         with find_package(ckpt 0.1) in an empty directory, runs its programs, and asks for a
 #         version that is not there. The same programs are built by pkg-config alone. Every public
-#         header must compile alone.
+#         header must compile alone, and the library shows no names but its own.
 set -u
 cd "$(dirname "$0")/../.."
 . tests/packages.sh
@@ -36,11 +36,18 @@ installed_programs() {
 no_foreign_header() {  # The installed headers include the standard library and each other only.
   ! grep -rnE '#include [<"](boost|fmt|nlohmann|cuda|liburing)' "$prefix/include"
 }
+shows_its_own_names_only() {
+  local names
+  names=$(nm -D --defined-only --format=just-symbols --demangle "$prefix"/lib*/libckpt.so) || return
+  grep -q '^ckpt_open$' <<<"$names" && grep -q '^ckpt::Checkpointer::open(' <<<"$names" &&
+    ! grep -vE '^(ckpt_|ckpt::)' <<<"$names"
+}
 
 check "every public header compiles alone" \
   "$cmake" --build "$build" --target all_verify_interface_header_sets
 check "it installs" "$cmake" --install "$build" --prefix "$prefix"
 check "the installed headers include nothing foreign" no_foreign_header
+check "the library shows its own names only" shows_its_own_names_only
 check "another project finds it" configure 0.1 "$scratch/consumer"
 check "another project builds with it" "$cmake" --build "$scratch/consumer/build"
 check "its C++ program runs" "$scratch/consumer/build/consumer" "$scratch/run"
