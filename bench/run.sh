@@ -72,6 +72,7 @@ have_peers_of() {  # have_peers_of BENCH: installs what it is measured against, 
 CKPT_BENCH_COMMIT=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 git diff --quiet HEAD -- ':!bench/results' 2>/dev/null || CKPT_BENCH_COMMIT=$CKPT_BENCH_COMMIT+
 export CKPT_BENCH_COMMIT
+export LIBCKPT_LOG_LEVEL=${LIBCKPT_LOG_LEVEL:-warning}  # Between the rows of a table.
 status=0
 for name in ${benches:-$all_benches}; do
   if [ "$name" = gpu_torch ] && ! [ -e /dev/nvidiactl ]; then
