@@ -46,6 +46,7 @@ CudaHashRun::CudaHashRun(CudaQueue& queue, std::vector<std::span<const std::byte
       slice_entries_(static_cast<std::size_t>(div_ceil(slice_bytes, fingerprint_entry_bytes))),
       listener_(listener),
       order_(queue.driver, queue.context),
+      state_(queue, *this, "checksums"),
       crcs_(sources_.size()) {
   CKPT_ASSERT(!sources_.empty());
   if (!queue_.identity.check()) return;  // The copies will say so.
@@ -142,7 +143,7 @@ Status CudaHashRun::begin(Stream stream) {
   const CudaScope scope(queue_.driver, queue_.context);
   CKPT_CHECK(scope.status());
   const Lock lock(queue_.mutex);
-  CKPT_ASSERT(state_ == State::idle);
+  CKPT_ASSERT(state_.is_idle());
   if (!queue_.has_context() || queue_.lost) return fail(Error(*queue_.lost));
   CKPT_TRY(const bool is_captured, order_.is_captured(stream));
   if (is_captured) return fail(Errc::unsupported, "the stream is being captured into a CUDA graph");
@@ -152,10 +153,8 @@ Status CudaHashRun::begin(Stream stream) {
   is_under_way_ = false;
   is_covered_ = true;
   has_arrived_ = false;
-  failure_.reset();
-  errors_in_a_row_ = 0;
-  state_ = State::running;
-  queue_.runs.push_back(this);
+  state_.forget_failure();
+  state_.begin();
   return {};
 }
 
@@ -165,12 +164,12 @@ void CudaHashRun::queue_slices(const Slice& slice, std::size_t count_max) {
   is_covered_ = false;
   for (std::size_t count = 0; count < count_max && has_left(); ++count) {
     const Status queued = queue_slice(slice);
-    if (!queued) fail_with(queued.error());
+    if (!queued) state_.fail_with(queued.error());
   }
   const Status recorded = queue_.driver.check(queue_.driver.record_event(event_, queue_.stream),
                                               "record an event behind fingerprints");
   is_covered_ = static_cast<bool>(recorded);
-  if (!recorded) fail_with(recorded.error());
+  if (!recorded) state_.fail_with(recorded.error());
 }
 
 Status CudaHashRun::queue_slice(const Slice& slice) {
@@ -203,10 +202,10 @@ Status CudaHashRun::fence(Stream stream) {
   const RelaxedCapture relaxed(queue_.driver);
   const CudaScope scope(queue_.driver, queue_.context);
   Lock lock(queue_.mutex);
-  if (state_ != State::running) return {};
-  if (!queue_.has_context()) return wait_on_host(lock);
+  if (!state_.is_running()) return {};
+  if (!queue_.has_context()) return state_.wait_for_end(lock);
   const auto is_captured = order_.is_captured(stream);
-  if (!scope.status() || !is_captured || *is_captured) return wait_on_host(lock);
+  if (!scope.status() || !is_captured || *is_captured) return state_.wait_for_end(lock);
   // Step 2.
   if (has_left()) {
     const std::size_t each =
@@ -218,29 +217,17 @@ Status CudaHashRun::fence(Stream stream) {
   if (!is_under_way_) return {};
   // Step 4.
   if (is_covered_ && order_.precede(event_, stream)) return {};
-  return wait_on_host(lock);
-}
-
-// As for copies: a graph is being captured, or an earlier error.
-Status CudaHashRun::wait_on_host(Lock& lock) {
-  const auto deadline = std::chrono::steady_clock::now() + gpu_fence_deadline;
-  const bool has_ended =
-      queue_.changed.wait_until(lock, deadline, [&] { return state_ != State::running; });
-  if (has_ended) return {};
-  return fail(Errc::unavailable, "the GPU's checksums did not end in time");
+  return state_.wait_for_end(lock);
 }
 
 Status CudaHashRun::wait_idle(Deadline deadline) {
   Lock lock(queue_.mutex);
-  const bool is_idle =
-      queue_.changed.wait_until(lock, deadline, [&] { return state_ == State::idle; });
-  if (is_idle) return {};
-  return fail(Errc::unavailable, "the GPU's checksums did not end in time");
+  return state_.wait_idle(lock, deadline);
 }
 
 bool CudaHashRun::advance(Lock& lock) {
-  if (state_ != State::running) return false;
-  if (queue_.lost) fail_with(Error(*queue_.lost));
+  if (!state_.is_running()) return false;
+  if (queue_.lost) state_.fail_with(Error(*queue_.lost));
   if (is_under_way_) {
     if (!has_ended()) return false;
     is_under_way_ = false;
@@ -259,20 +246,8 @@ bool CudaHashRun::has_ended() {
   if (queue_.lost) return true;  // Nothing queued will run any more.
   const CUresult result =
       is_covered_ ? queue_.driver.query_event(event_) : queue_.driver.query_stream(queue_.stream);
-  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) {
-    errors_in_a_row_ = 0;
-    return result == CUDA_SUCCESS;
-  }
-  fail_with(queue_.driver.check(result, "take fingerprints").error());
-  is_covered_ = false;  // The stream itself can say.
-  // After so many errors in a row the driver counts as lost.
-  if (!queue_.lost && ++errors_in_a_row_ > CudaQueue::errors_in_a_row_max) queue_.lost = *failure_;
-  return queue_.lost.has_value();
-}
-
-void CudaHashRun::fail_with(Error error) {
-  if (error.code() == Errc::unavailable && !queue_.lost) queue_.lost = error;
-  if (!failure_) failure_ = std::move(error);
+  if (!is_answer(result)) is_covered_ = false;  // The stream itself can say.
+  return state_.has_ended(result, "take fingerprints");
 }
 
 void CudaHashRun::say_once(const Error& why) {
@@ -298,19 +273,13 @@ std::span<const Crc32> CudaHashRun::checksums() const {
 
 void CudaHashRun::end(Lock& lock) {
   // Step 5.
-  state_ = State::ending;
-  std::erase(queue_.runs, static_cast<CudaWork*>(this));
-  queue_.changed.notify_all();  // A fence need not wait for the listener.
-  if (failure_) {
-    say_once(*failure_);
+  state_.begin_end();
+  if (state_.failure()) {
+    say_once(*state_.failure());
   } else {
     take_checksums();
   }
-  lock.unlock();
-  listener_.run_ended({});
-  lock.lock();
-  state_ = State::idle;
-  queue_.changed.notify_all();
+  state_.finish(lock, listener_, {});
 }
 
 }  // namespace ckpt::device

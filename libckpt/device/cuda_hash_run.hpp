@@ -22,6 +22,7 @@
 
 #include "device/cuda_order.hpp"
 #include "device/cuda_queue.hpp"
+#include "device/cuda_run_state.hpp"
 #include "device/cuda_work.hpp"
 
 namespace ckpt::device {
@@ -42,7 +43,6 @@ class CudaHashRun final : public HashRun, private CudaWork {
   std::span<const Crc32> checksums() const override;
 
  private:
-  enum class State : std::uint8_t { idle, running, ending };
   using Lock = std::unique_lock<std::mutex>;
   // Slice: what one launch of the kernel reads.
   struct Slice {
@@ -55,21 +55,20 @@ class CudaHashRun final : public HashRun, private CudaWork {
   Status begin(Stream stream);
   bool advance(Lock& lock) override;
   bool has_arrived() const override { return has_arrived_; }
-  bool has_left() const { return !is_all_queued_ && !failure_; }
+  bool has_left() const { return !is_all_queued_ && !state_.failure(); }
   void queue_slices(const Slice& slice, std::size_t count_max);
   Status queue_slice(const Slice& slice);
   bool has_ended();
   void take_checksums();
   void end(Lock& lock);
-  void fail_with(Error error);
   void say_once(const Error& why);
-  Status wait_on_host(Lock& lock);
 
   CudaQueue& queue_;
   const std::vector<std::span<const std::byte>> sources_;
   const std::size_t slice_entries_;
   CopyListener& listener_;
   CudaOrder order_;
+  CudaRunState state_;
   CUevent event_ = nullptr;
   std::unique_ptr<CudaMirror> table_;  // Of one run: the entries, then the fragments.
   std::unique_ptr<CudaMirror> sums_;   // Null, as the table: no run takes checksums.
@@ -79,7 +78,6 @@ class CudaHashRun final : public HashRun, private CudaWork {
   bool has_said_ = false;
 
   // The state of the active run, under the queue's lock.
-  State state_ = State::idle;
   std::size_t entry_count_ = 0;
   std::size_t fragment_count_ = 0;
   std::size_t next_ = 0;  // The next entry to queue.
@@ -87,8 +85,6 @@ class CudaHashRun final : public HashRun, private CudaWork {
   bool is_under_way_ = false;  // Something is queued, and not known to have ended.
   bool is_covered_ = true;     // The event is recorded behind all of that.
   bool has_arrived_ = false;
-  std::optional<Error> failure_;
-  std::size_t errors_in_a_row_ = 0;
 };
 
 }  // namespace ckpt::device

@@ -44,6 +44,7 @@ CudaRun::CudaRun(CudaQueue& queue, CudaBatches plan, std::size_t slots, CopyList
       plan_(std::move(plan)),
       listener_(listener),
       order_(queue.driver, queue.context),
+      state_(queue, *this, "copies"),
       event_of_(plan_.batches.size()),
       half_of_(plan_.batches.size()) {
   std::size_t copies_max = copies_together_max;
@@ -150,13 +151,12 @@ Status CudaRun::start(const CopyStart& start) {
   CKPT_CHECK(scope.status());
   {
     const Lock lock(queue_.mutex);
-    CKPT_ASSERT(state_ == State::idle);
+    CKPT_ASSERT(state_.is_idle());
     CKPT_CHECK(check_start(start));
     slot_ = start.slot;
     next_ = 0;
     ended_ = 0;
-    failure_.reset();
-    errors_in_a_row_ = 0;
+    state_.forget_failure();
     is_covered_ = true;
     is_unpaced_ = false;
     if (skip_) skip_->begin(start.generation, slot_, !is_by_ring_);
@@ -165,11 +165,10 @@ Status CudaRun::start(const CopyStart& start) {
     // Step 2.
     if (may_queue()) {
       const Status queued = queue_batches(1);
-      if (!queued) fail_with(queued.error());
+      if (!queued) state_.fail_with(queued.error());
       if (!queued && next_ == 0 && is_covered_) return queued;
     }
-    state_ = State::running;
-    queue_.runs.push_back(this);
+    state_.begin();
   }
   queue_.changed.notify_all();
   return {};
@@ -227,11 +226,6 @@ Result<bool> CudaRun::queue_sums(std::size_t last) {
   return false;
 }
 
-void CudaRun::fail_with(Error error) {
-  if (error.code() == Errc::unavailable && !queue_.lost) queue_.lost = error;
-  if (!failure_) failure_ = std::move(error);
-}
-
 // How many batches from the next one on go into one group behind a fence.
 std::size_t CudaRun::count_together(std::uint64_t bytes_max) const {
   std::uint64_t bytes = plan_.batches[next_].bytes;
@@ -254,7 +248,7 @@ void CudaRun::queue_all_left() {
   while (has_left() && !is_by_ring_) {
     // Each is copied in its own way where some may be skipped. There are few then.
     const Status queued = queue_batches(skip_ ? 1 : count_together(bytes_max));
-    if (!queued) fail_with(queued.error());
+    if (!queued) state_.fail_with(queued.error());
   }
 }
 
@@ -262,7 +256,7 @@ Status CudaRun::fence(Stream stream) {
   const RelaxedCapture relaxed(queue_.driver);
   const CudaScope scope(queue_.driver, queue_.context);
   Lock lock(queue_.mutex);
-  if (state_ != State::running) return {};
+  if (!state_.is_running()) return {};
   if (!queue_.has_context()) return wait_on_host(lock);
   const auto is_captured = order_.is_captured(stream);
   const bool waits_on_gpu = scope.status() && is_captured && !*is_captured && !is_by_ring_;
@@ -279,25 +273,18 @@ Status CudaRun::fence(Stream stream) {
 // error. The sources are free when every queued copy has ended.
 Status CudaRun::wait_on_host(Lock& lock) {
   is_unpaced_ = true;
-  const auto deadline = std::chrono::steady_clock::now() + gpu_fence_deadline;
-  const bool has_ended =
-      queue_.changed.wait_until(lock, deadline, [&] { return state_ != State::running; });
-  if (has_ended) return {};
-  return fail(Errc::unavailable, "the GPU's copies did not end in time");
+  return state_.wait_for_end(lock);
 }
 
 Status CudaRun::wait_idle(Deadline deadline) {
   Lock lock(queue_.mutex);
-  if (state_ == State::running) is_unpaced_ = true;  // Nobody trains while the host waits.
-  const bool is_idle =
-      queue_.changed.wait_until(lock, deadline, [&] { return state_ == State::idle; });
-  if (is_idle) return {};
-  return fail(Errc::unavailable, "the GPU's copies did not end in time");
+  if (state_.is_running()) is_unpaced_ = true;  // Nobody trains while the host waits.
+  return state_.wait_idle(lock, deadline);
 }
 
 bool CudaRun::advance(Lock& lock) {
-  if (state_ != State::running) return false;
-  if (queue_.lost) fail_with(Error(*queue_.lost));
+  if (!state_.is_running()) return false;
+  if (queue_.lost) state_.fail_with(Error(*queue_.lost));
   const std::size_t ended_before = ended_;
   // Step 3.
   while (ended_ < next_ && has_batch_ended()) {
@@ -307,11 +294,11 @@ bool CudaRun::advance(Lock& lock) {
     --queue_.queued;
   }
   bool has_moved = ended_ != ended_before;
-  if (has_moved && !failure_) report_arrived(lock);
+  if (has_moved && !state_.failure()) report_arrived(lock);
   // Step 2.
   while (has_left() && may_queue()) {
     has_moved = true;
-    if (const Status queued = queue_batches(1); !queued) fail_with(queued.error());
+    if (const Status queued = queue_batches(1); !queued) state_.fail_with(queued.error());
   }
   if (ended_ == next_ && !has_left() && (is_covered_ || has_stream_ended())) {
     end(lock);
@@ -323,33 +310,21 @@ bool CudaRun::advance(Lock& lock) {
 bool CudaRun::has_batch_ended() {
   if (queue_.lost) return true;  // Nothing queued will run any more.
   const CUresult result = queue_.driver.query_event(events_[event_of_[ended_]]);
-  if (is_answer(result)) return result == CUDA_SUCCESS;
-  fail_with(queue_.driver.check(result, "copy from the GPU").error());
-  if (queue_.lost) return true;  // Nothing queued will run any more.
-  // Refused but not lost: copies may still be under way, and the stream itself can say.
+  if (is_answer(result)) return state_.has_ended(result, "copy from the GPU");
+  state_.fail_with(queue_.driver.check(result, "copy from the GPU").error());
+  // If it is not lost, copies may still be under way, and the stream itself can say.
   return has_stream_ended();
 }
 
 bool CudaRun::has_stream_ended() {
   if (queue_.lost) return true;
-  const CUresult result = queue_.driver.query_stream(queue_.stream);
-  if (is_answer(result)) return result == CUDA_SUCCESS;
-  fail_with(queue_.driver.check(result, "wait for copies of the GPU").error());
-  // After so many errors in a row the driver counts as lost.
-  if (!queue_.lost && ++errors_in_a_row_ > CudaQueue::errors_in_a_row_max) queue_.lost = *failure_;
-  return queue_.lost.has_value();
-}
-
-bool CudaRun::is_answer(CUresult result) {
-  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) return false;
-  errors_in_a_row_ = 0;
-  return true;
+  return state_.has_ended(queue_.driver.query_stream(queue_.stream), "wait for copies of the GPU");
 }
 
 void CudaRun::empty_ring(Lock& lock) {
   const Copies copies = copies_of(ended_, ended_);
   const std::size_t half = half_of_[ended_];
-  if (!failure_) {
+  if (!state_.failure()) {
     lock.unlock();
     const std::byte* from = queue_.half(half);
     for (const auto& part : {copies.by_engine, copies.gathered}) {
@@ -365,17 +340,17 @@ void CudaRun::empty_ring(Lock& lock) {
 }
 
 void CudaRun::check_arrived(Lock& lock) {
-  if ((!check_ && !skip_) || failure_ || queue_.lost) return;
+  if ((!check_ && !skip_) || state_.failure() || queue_.lost) return;
   lock.unlock();
   const Status compared =
       skip_ ? skip_->compare(ended_, listener_) : check_->compare(ended_, slot_, listener_);
   lock.lock();
-  if (!compared) fail_with(compared.error());
+  if (!compared) state_.fail_with(compared.error());
 }
 
 void CudaRun::forget_slots() {
   const Lock lock(queue_.mutex);
-  CKPT_ASSERT(state_ == State::idle);
+  CKPT_ASSERT(state_.is_idle());
   if (skip_) skip_->forget_slots();
 }
 
@@ -388,17 +363,10 @@ void CudaRun::report_arrived(Lock& lock) {
 
 void CudaRun::end(Lock& lock) {
   // Step 5.
-  state_ = State::ending;
-  std::erase(queue_.runs, static_cast<CudaWork*>(this));
-  queue_.changed.notify_all();  // A fence need not wait for the listener.
-  if (skip_) skip_->end(!failure_);
-  Status status;
-  if (failure_) status = fail(Error(*failure_));
-  lock.unlock();
-  listener_.run_ended(std::move(status));
-  lock.lock();
-  state_ = State::idle;
-  queue_.changed.notify_all();
+  state_.begin_end();
+  const std::optional<Error>& failure = state_.failure();
+  if (skip_) skip_->end(!failure);
+  state_.finish(lock, listener_, failure ? Status(fail(Error(*failure))) : Status());
 }
 
 }  // namespace ckpt::device

@@ -19,6 +19,7 @@
 #include "device/cuda_check.hpp"
 #include "device/cuda_order.hpp"
 #include "device/cuda_queue.hpp"
+#include "device/cuda_run_state.hpp"
 #include "device/cuda_skip.hpp"
 
 namespace ckpt::device {
@@ -40,14 +41,13 @@ class CudaRun final : public CopyRun, private CudaWork {
   void forget_slots() override;
 
  private:
-  enum class State : std::uint8_t { idle, running, ending };
   using Lock = std::unique_lock<std::mutex>;
 
   bool advance(std::unique_lock<std::mutex>& lock) override;
   bool has_arrived() const override { return ended_ > 0; }
   Status make_events();
   Status check_start(const CopyStart& start);
-  bool has_left() const { return next_ < plan_.batches.size() && !failure_; }
+  bool has_left() const { return next_ < plan_.batches.size() && !state_.failure(); }
   bool may_queue();
   Status queue_batches(std::size_t count);
   std::size_t count_together(std::uint64_t bytes_max) const;
@@ -69,17 +69,16 @@ class CudaRun final : public CopyRun, private CudaWork {
   void queue_all_left();
   bool has_batch_ended();
   bool has_stream_ended();
-  bool is_answer(CUresult result);
   void empty_ring(Lock& lock);
   void report_arrived(Lock& lock);
   void end(Lock& lock);
-  void fail_with(Error error);
   Status wait_on_host(Lock& lock);
 
   CudaQueue& queue_;
   const CudaBatches plan_;
   CopyListener& listener_;
   CudaOrder order_;
+  CudaRunState state_;
   std::unique_ptr<GatherTable> table_;  // Null: the engine copies the small ones as well.
   std::unique_ptr<CudaCheck> check_;    // Null: what arrives is not checked.
   std::unique_ptr<CudaSkip> skip_;      // Null: all is copied. Checks what arrives, if need be.
@@ -90,12 +89,9 @@ class CudaRun final : public CopyRun, private CudaWork {
   std::vector<std::size_t> sizes_;
 
   // The state of the active run, under the queue's lock.
-  State state_ = State::idle;
   std::span<std::byte> slot_;
-  std::size_t next_ = 0;   // The next batch to queue.
-  std::size_t ended_ = 0;  // Batches below it have ended.
-  std::optional<Error> failure_;
-  std::size_t errors_in_a_row_ = 0;
+  std::size_t next_ = 0;              // The next batch to queue.
+  std::size_t ended_ = 0;             // Batches below it have ended.
   bool is_covered_ = true;            // Every queued copy is followed by a recorded event.
   bool is_unpaced_ = false;           // A thread waits for it.
   bool is_by_ring_ = false;           // The Slot is not pinned.

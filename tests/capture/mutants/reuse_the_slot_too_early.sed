@@ -1,2 +1,2 @@
 # Takes a batch as ended that the GPU is still copying.
-s/if \(is_answer\(result\)\) return result == CUDA_SUCCESS;/if (is_answer(result)) return true;/
+s/if \(is_answer\(result\)\) return state_\.has_ended\(result, "copy from the GPU"\);/if (is_answer(result)) return true;/
