@@ -159,14 +159,13 @@ Status CudaRun::start(const CopyStart& start) {
     state_.forget_failure();
     is_covered_ = true;
     is_unpaced_ = false;
-    if (skip_) skip_->begin(start.generation, slot_, !is_by_ring_);
     // Step 1.
     CKPT_CHECK(order_.follow(queue_.stream, start.stream));
+    // From here on the run begins, whatever fails, and end() is called.
+    if (skip_) skip_->begin(start.generation, slot_, !is_by_ring_);
     // Step 2.
     if (may_queue()) {
-      const Status queued = queue_batches(1);
-      if (!queued) state_.fail_with(queued.error());
-      if (!queued && next_ == 0 && is_covered_) return queued;
+      if (const Status queued = queue_batches(1); !queued) state_.fail_with(queued.error());
     }
     state_.begin();
   }

@@ -30,7 +30,7 @@ CudaSkip::CudaSkip(std::unique_ptr<CudaBatchSums> sums, const CudaBatches& plan,
 }
 
 void CudaSkip::begin(std::uint64_t generation, std::span<std::byte> slot, bool is_pinned) {
-  if (is_running_) end(false);  // A capture that did not start.
+  CKPT_ASSERT(!is_running_);
   running_ = areas_.begin(generation);
   slot_ = slot;
   is_running_ = true;

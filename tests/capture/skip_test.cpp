@@ -330,6 +330,24 @@ TEST_CASE("skip: an error at any call of the driver is reported, and no wrong by
   require_reports_of_failed_calls(options, Second::other);
 }
 
+TEST_CASE("skip: a restore may follow a capture that could not begin", "[unit][capture]") {
+  std::size_t failed = 0;
+  for (std::uint64_t call = 1; call <= 20; ++call) {
+    CaptureWorld world(skipping_options(7, "eager=1"));
+    REQUIRE(world.run(2));
+    stand_in().plant(call, 999);
+    (void)world.run(1);
+    failed += world.failed();
+    INFO("call " << call << " at " << stand_in().failed_call() << ": " << world.first_error());
+    stand_in().plant(0, 0);
+    world.snapshotter().forget_slots();
+    REQUIRE(world.run(1));
+    REQUIRE(world.findings().empty());
+    REQUIRE(world.good() + world.failed() == 4);
+  }
+  REQUIRE(failed > 3);
+}
+
 TEST_CASE("skip: a kernel that fails on the GPU ends the captures, and not the trainer",
           "[unit][capture]") {
   for (std::uint64_t copy = 1; copy <= 25; copy += 4) {
