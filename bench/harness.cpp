@@ -54,6 +54,7 @@ Harness::Harness(std::string name, int argc, char** argv) : name_(std::move(name
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));
   }
+  only_left_ = only_;
   bytes_ = mebibytes << 20;
   busy_before_ = busy_cores();
   if (busy_before_ > busy_cores_max && !force_)
@@ -179,11 +180,16 @@ void Harness::record(const Figure& figure) {
   append(figure);
 }
 
-bool Harness::wants(const std::string& part) const {
-  return only_.empty() || std::find(only_.begin(), only_.end(), part) != only_.end();
+bool Harness::wants(const std::string& part) {
+  known_ += ' ' + part;
+  return only_.empty() || std::erase(only_left_, part) > 0;
 }
 
 int Harness::finish() {
+  for (const std::string& part : only_left_)
+    std::fprintf(stderr, "%s: --only: there is no part %s (there are:%s)\n", name_.c_str(),
+                 part.c_str(), known_.empty() ? " none" : known_.c_str());
+  if (!only_left_.empty()) return 2;
   return has_failed_ ? 1 : 0;
 }
 

@@ -58,7 +58,7 @@ class Harness {
   void add_condition(const std::string& text);
 
   // Whether this part of the bench is to be run: --only names it, or names nothing.
-  bool wants(const std::string& part) const;
+  bool wants(const std::string& part);
   std::size_t bytes() const { return bytes_; }  // --size: of the state to work on.
   std::size_t pairs() const { return pairs_; }
   const std::string& directory() const { return directory_; }  // --dir, as it is.
@@ -66,7 +66,8 @@ class Harness {
   const std::string& disk_directory();
 
   // Each figure is printed, and appended as one JSON line, the moment it exists: a bench that hangs
-  // or dies loses nothing before. Returns 0, or 1 if a floor was missed.
+  // or dies loses nothing before. Returns 0, 1 if a floor was missed, or 2 if --only names a part
+  // that nobody asked for.
   int finish();
 
  private:
@@ -97,6 +98,8 @@ class Harness {
   std::optional<Others> others_;
   std::string conditions_;
   std::vector<std::string> only_;
+  std::vector<std::string> only_left_;  // Not asked for yet.
+  std::string known_;                   // The parts that were asked for.
   bool has_heading_ = false;
   bool has_failed_ = false;  // A floor was missed.
 };

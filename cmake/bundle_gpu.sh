@@ -15,17 +15,31 @@
 set -u -o pipefail
 cd "$(dirname "$0")"
 root=$PWD
+die() {
+  echo "gpu.sh: $1 (see ./gpu.sh --help)" >&2
+  exit 2
+}
 what=both
 budget=560
 results=$root/results/$(date -u +%Y%m%dT%H%M%SZ)
 options=()
 while [ $# -gt 0 ]; do
+  option=${options[*]: -1}
   case "$1" in
     both | suite | bench | torch | example) what=$1 ;;
-    --budget) budget=${2:?--budget wants seconds}; shift ;;
+    --budget)
+      budget=${2:?--budget wants seconds}
+      [[ $budget =~ ^[1-9][0-9]*$ ]] || die "--budget wants a number of seconds, not $budget"
+      shift
+      ;;
     --results) results=${2:?--results wants a directory}; shift ;;
     -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$root/gpu.sh"; exit 0 ;;
-    *) options+=("$1") ;;
+    --*) options+=("$1") ;;
+    *)
+      # The value of the benchmark's option before it.
+      [[ $option == --?* && $option != --force ]] || die "there is no part $1"
+      options+=("$1")
+      ;;
   esac
   shift
 done

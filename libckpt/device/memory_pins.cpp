@@ -159,8 +159,8 @@ void MemoryPins::pin(std::unique_lock<std::mutex>& lock, std::uint64_t id) {
 void MemoryPins::log_refused(const Error& error) {
   if (std::exchange(has_logged_, true)) return;
   log_warning(
-      "captures of GPU tensors need an extra copy through a small pinned buffer, since their "
-      "memory on the host cannot be pinned: {} (see `ulimit -l`)",
+      "captures of GPU tensors need an extra copy through a small pinned buffer, and guard waits "
+      "for them, since their memory on the host cannot be pinned: {} (see `ulimit -l`)",
       error.message());
 }
 

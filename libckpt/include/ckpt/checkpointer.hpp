@@ -76,7 +76,8 @@ class CKPT_EXPORT Checkpointer {
 
   // Call before the next update of the tensors marked `guarded`. When it returns, the running
   // capture has left host tensors, and GPU tensors before any work queued on `stream` later. For
-  // these it does not wait on the host, and lifts the limit `gpu_copy_rate`.
+  // these it lifts the limit `gpu_copy_rate`, and the GPU waits, not the host. The host waits, for
+  // up to a minute, where memory cannot be pinned (a warning said so), or a graph is captured.
   Status guard(Stream stream = {});
 
   // Waits until `step`, or a newer one, has reached `level`. A wait for `durable` stores the step
