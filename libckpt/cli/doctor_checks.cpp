@@ -18,6 +18,7 @@
 #include "cli/workplace.hpp"
 #include "client/daemon_start.hpp"
 #include "daemon/daemon_options.hpp"
+#include "device/gpus.hpp"
 #include "os/landlock.hpp"
 #include "os/limits.hpp"
 #include "os/memory_available.hpp"
@@ -73,6 +74,12 @@ Finding check_locked_memory() {
       fmt::format("limit {}, may be raised to {}; files are written without any",
                   limit_text(limit->soft), limit_text(limit->hard));
   return {"locked memory", Grade::good, text, ""};
+}
+
+Finding check_gpus() {
+  auto described = device::describe_gpus();
+  if (described) return {"GPUs", Grade::good, std::move(*described), ""};
+  return {"GPUs", Grade::note, described.error().text(), ""};
 }
 
 Finding check_descriptors() {
@@ -380,6 +387,7 @@ std::vector<Finding> examine(const Options& options) {
     findings.push_back(std::move(*finding));
   findings.push_back(check_memory(options));
   findings.push_back(check_locked_memory());
+  findings.push_back(check_gpus());
   findings.push_back(check_descriptors());
   findings.push_back(check_io_uring());
   findings.push_back(check_landlock(options, running));

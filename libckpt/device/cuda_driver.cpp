@@ -41,7 +41,10 @@ class CudaSymbols {
     if (named != nullptr && *named != '\0') names = {named};
     auto library = os::DynamicLibrary::open(names);
     if (!library)
-      return fail(Errc::unsupported, "no NVIDIA driver on this machine: " + library.error().text());
+      return fail(Errc::unsupported,
+                  fmt::format("no NVIDIA driver {}: {}",
+                              names.size() == 1 ? "where CKPT_CUDA_DRIVER says" : "on this machine",
+                              library.error().text()));
     CudaSymbols symbols(std::move(*library));
     CKPT_CHECK(symbols.find_entry());
     return symbols;
@@ -93,6 +96,10 @@ class CudaSymbols {
   PFN_cuGetProcAddress_v12000 entry_12000_ = nullptr;
   PFN_cuGetProcAddress_v11030 entry_11030_ = nullptr;
 };
+
+std::string CudaDriver::version_text() const {
+  return device::version_text(version);
+}
 
 Result<std::unique_ptr<CudaDriver>> CudaDriver::open() {
   CKPT_TRY(const CudaSymbols symbols, CudaSymbols::open());

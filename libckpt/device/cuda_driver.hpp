@@ -35,6 +35,8 @@ struct CudaDriver {
 
   bool has_batch_copy() const { return copy_batch_12080 != nullptr || copy_batch_13000 != nullptr; }
 
+  std::string version_text() const;  // "CUDA 13.0".
+
   int version = 0;  // 13000 for CUDA 13.0.
   int device_count = 0;
 

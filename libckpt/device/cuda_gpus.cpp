@@ -45,8 +45,7 @@ Result<CudaDevice*> CudaGpus::open_device(int index) {
   if (!pinner_) {
     pinner_.emplace(*driver_, opened->context(), options_.pin_piece_bytes);
     pins_->start(*pinner_);
-    log_info("GPU captures use the driver of CUDA {}.{}{}", driver_->version / 1000,
-             driver_->version % 1000 / 10,
+    log_info("GPU captures use the driver of {}{}", driver_->version_text(),
              driver_->has_batch_copy() ? "" : ", which copies small tensors one by one");
   }
   return opened;
@@ -88,6 +87,21 @@ Result<std::unique_ptr<Gpus>> Gpus::open(const GpuOptions& options,
   CKPT_TRY(auto driver, CudaDriver::open());
   return std::unique_ptr<Gpus>(
       std::make_unique<CudaGpus>(std::move(driver), options, std::move(pins)));
+}
+
+Result<std::string> describe_gpus() {
+  CKPT_TRY(const auto driver, CudaDriver::open());
+  std::string names;
+  for (int index = 0; index < driver->device_count; ++index) {
+    CUdevice device = 0;
+    CKPT_CHECK(driver->check(driver->get_device(&device, index), "find a GPU"));
+    char name[128] = "";
+    CKPT_CHECK(driver->check(driver->device_name(name, sizeof name, device), "name a GPU"));
+    if (!names.empty()) names += ", ";
+    names += name;
+  }
+  return fmt::format("{}, {} GPU{}: {}", driver->version_text(), driver->device_count,
+                     driver->device_count == 1 ? "" : "s", names);
 }
 
 }  // namespace ckpt::device

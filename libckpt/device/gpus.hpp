@@ -49,4 +49,8 @@ class Gpus {
   virtual Result<Device*> device_of(const void* data, int index) = 0;
 };
 
+// The driver and the GPUs of this process, as "CUDA 13.0, 2 GPUs: NVIDIA H200, NVIDIA H200". Makes
+// no context. Errors: as Gpus::open.
+Result<std::string> describe_gpus();
+
 }  // namespace ckpt::device

@@ -3,10 +3,22 @@
 
 namespace ckpt::device {
 
-Result<std::unique_ptr<Gpus>> Gpus::open(const GpuOptions&, std::shared_ptr<MemoryPins>) {
+namespace {
+
+Unexpected built_without() {
   return fail(Errc::unsupported,
               "this libckpt was built without GPU support (no CUDA headers were found then): pass "
               "tensors in host memory");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Gpus>> Gpus::open(const GpuOptions&, std::shared_ptr<MemoryPins>) {
+  return built_without();
+}
+
+Result<std::string> describe_gpus() {
+  return built_without();
 }
 
 }  // namespace ckpt::device

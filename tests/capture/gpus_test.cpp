@@ -42,11 +42,19 @@ TEST_CASE("gpus: a machine without driver, or without GPU, gets an error", "[uni
   ::setenv("CKPT_CUDA_DRIVER", "/nowhere/libcuda.so.1", 1);
   const std::string absent = refusal();
   ::setenv("CKPT_CUDA_DRIVER", ours.c_str(), 1);
-  REQUIRE_THAT(absent, Contains("no NVIDIA driver on this machine"));
+  REQUIRE_THAT(absent, Contains("no NVIDIA driver where CKPT_CUDA_DRIVER says"));
   REQUIRE(stand_in().reset("devices=0"));
   REQUIRE_THAT(refusal(), Contains("no GPU can be used"));
   REQUIRE(stand_in().reset("version=11020"));
   REQUIRE_THAT(refusal(), Contains("CUDA 11.2") && Contains("CUDA 11.3 is the oldest"));
+  REQUIRE_FALSE(device::describe_gpus());
+}
+
+TEST_CASE("gpus: they are described without a context", "[unit][device]") {
+  REQUIRE(stand_in().reset("devices=1 version=12080"));
+  REQUIRE(device::describe_gpus().value() == "CUDA 12.8, 1 GPU: stand-in 0");
+  REQUIRE(stand_in().reset("devices=2"));
+  REQUIRE_THAT(device::describe_gpus().value(), Contains("2 GPUs: stand-in 0, stand-in 1"));
 }
 
 namespace {

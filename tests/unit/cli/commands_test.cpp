@@ -1000,6 +1000,7 @@ TEST_CASE("cli: doctor finds what will not work, and where options come from", "
   CHECK(grade(json, "port") == "good");
   CHECK(grade(json, "landlock") == "good");
   CHECK(grade(json, "locked memory") != "missing");
+  CHECK(grade(json, "GPUs") != "missing");
   CHECK(json["options"].size() > 20);
 
   const std::string later = " --dir '" + place.options.dir + "/run'" + place.runtime();
