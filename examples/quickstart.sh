@@ -62,7 +62,7 @@ prepare_build() {
   if [ -z "$build" ]; then
     build=build/dev
     need_packages $packages_build catch2 iproute2 || exit 2
-    title "build, preset dev: the daemon and the trainer"
+    title "build, preset dev: the daemon and the trainer (the first time, some minutes)"
     [ -f $build/build.ninja ] || "$cmake" --preset dev >"$scratch/configure.txt" ||
       { cat "$scratch/configure.txt"; exit 1; }
     "$cmake" --build $build -j "$(nproc)" --target ckptd ckpt_example_trainer || exit 1

@@ -11,7 +11,7 @@ namespace ckpt::cli {
 
 namespace {
 
-// One that is alone lists a directory and removes some files.
+// An export that finds itself alone lists a directory and removes some files: others wait so long.
 constexpr int tries_max = 200;
 constexpr std::chrono::milliseconds pause{50};
 

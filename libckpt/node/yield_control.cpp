@@ -22,18 +22,18 @@ void YieldControl::forget(std::uint32_t rank) {
 void YieldControl::judge(BackgroundWork work) {
   Paces& paces = paces_[index(work)];
   const StepPace* slowest = nullptr;
-  bool is_known = true;
+  bool are_all_judged = true;
   for (const auto& [rank, pace] : paces) {
-    // A rank that has not been seen beside the work, since it has no baseline yet, say, has no say.
+    // Not seen beside the work: it has no steps alone yet, for example.
     if (pace.is_empty()) continue;
     if (slowest == nullptr || pace.ratio() > slowest->ratio()) slowest = &pace;
-    is_known = is_known && pace.effect() != StepPace::Effect::unknown;
+    are_all_judged = are_all_judged && pace.effect() != StepPace::Effect::unknown;
   }
   const auto is_slowed = [](const auto& entry) {
     return entry.second.effect() == StepPace::Effect::slower;
   };
   const auto slowed = std::ranges::find_if(paces, is_slowed);
-  if (slowest == nullptr || (slowed == paces.end() && !is_known)) return;
+  if (slowest == nullptr || (slowed == paces.end() && !are_all_judged)) return;
   ratios_[index(work)] = slowest->ratio();
   RateLimit& limit = limits_[index(work)];
   if (slowed != paces.end())

@@ -2,8 +2,8 @@
 // them.
 //
 // Flushes and copies have a limit each, which follows the steps beside which that work was under
-// way. The rank that is slowed most decides: the others wait for it. A limit goes up only when no
-// rank is slowed.
+// way. A limit goes down when one rank is slowed, since the others wait for it, and up only when
+// none is.
 //
 // Pure. Threads: one.
 #pragma once

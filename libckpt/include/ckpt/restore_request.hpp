@@ -20,8 +20,8 @@ struct RestoreRequest {
   // the path names the step. Any number of ranks may have saved it: each tensor is put together
   // from their pieces, and the blobs are those of this rank modulo their number.
   std::string from = {};
-  // Only from the memory of the job's nodes, or only from its directory, then also if the other one
-  // has a newer step, which the restore abandons as one by number does. All ranks choose alike.
+  // Only from the memory of the job's nodes, or only from its directory. If the other one has a
+  // newer step, the restore abandons that, as a restore by number does. All ranks choose alike.
   // Excludes `from`, which names the place.
   SourceChoice source = SourceChoice::any;
   RestoreWatch watch = {};  // Called with the progress; may end the restore.

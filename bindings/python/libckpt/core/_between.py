@@ -1,7 +1,7 @@
-"""Between: the steps between the captures of an interval in steps, which cost next to nothing.
+"""Between: the steps between two captures, where the interval is in steps.
 
-The library hears of some of them, so that a restore can say how many steps were lost: of the first
-one behind a capture, and then of fifty in a second at most.
+Such a step costs next to nothing. The library hears of some of them, so that a restore can say how
+many steps were lost: of the first one behind a capture, and then of fifty in a second at most.
 """
 
 import contextlib
