@@ -76,7 +76,8 @@ def test_a_loop_of_accelerate(trainer, runtime, tmp_path, launches):
 
 
 @pytest.mark.parametrize("launches", LAUNCHES)
-@pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.slow
 def test_an_engine_of_deepspeed(jobs, runtime, stage, launches):
     def start(name, steps):
         return jobs.start(RANKS, job=name, stage=stage, steps=steps, folder="/nonexistent",

@@ -300,6 +300,7 @@ def test_a_folder_of_killed_ranks_is_whole_and_memory_may_be_newer(job, tmp_path
     check_losses(log, whole, (5,))
 
 
+@SLOW
 def test_a_scheduler_is_not_stepped_twice_where_the_folder_is_newer(job, tmp_path):
     whole = job.run(1, "whole", 6)
     options = {"directory": str(tmp_path / "checkpoints"), "storage": 4, "memory": 3}

@@ -716,6 +716,7 @@ def test_a_job_with_an_odd_name_works_or_is_refused_by_name(job, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} - {"runtime"} == set(worked)
 
 
+@pytest.mark.slow
 def test_the_structure_of_very_many_tensors_finds_room(job):
     parts = {f"layers.{i}.weight": torch.full((1,), i) for i in range(90_000)}
     session = job()

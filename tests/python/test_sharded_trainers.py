@@ -45,11 +45,12 @@ def fsdp(kind):
 BF16 = {"bf16": {"enabled": True}}
 WARMUP = dict.fromkeys(("warmup_min_lr", "warmup_max_lr", "warmup_num_steps"), "auto")
 SCHEDULER = {"scheduler": {"type": "WarmupLR", "params": WARMUP}}
-QUICK = [pytest.param(deepspeed(3), id="zero-3"), pytest.param(fsdp("SHARDED"), id="fsdp")]
+QUICK = [pytest.param(fsdp("SHARDED"), id="fsdp")]
 SLOW = [pytest.param(case, id=name, marks=pytest.mark.slow) for name, case in {
     "zero-0": deepspeed(0),
     "zero-1": {**deepspeed(1, **SCHEDULER), "warmup_steps": 10},
     "zero-2": deepspeed(2),
+    "zero-3": deepspeed(3),
     "zero-2-bf16": {**deepspeed(2, **BF16), "bf16": True},
     "zero-3-accumulating": {**deepspeed(3), "gradient_accumulation_steps": 2},
     "fsdp-full": fsdp("FULL"),

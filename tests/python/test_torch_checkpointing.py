@@ -35,6 +35,7 @@ def folders(tmp_path):
     return sorted(path.name for path in (tmp_path / "out").glob("[!.]*"))
 
 
+@pytest.mark.slow
 def test_what_is_saved_is_loaded_by_the_stock_storage_in_any_number_of_ranks(run, tmp_path):
     log = run(["save", "a", 1], ["save", "b", 2], ["load", "b"], ["load", "a"]).finish()
     assert said(log, "storage") == [["Storage"]]
