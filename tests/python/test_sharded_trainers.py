@@ -56,7 +56,7 @@ SLOW = [pytest.param(case, id=name, marks=pytest.mark.slow) for name, case in {
     "fsdp-full": fsdp("FULL"),
     "fsdp-accumulating": {**fsdp("SHARDED"), "gradient_accumulation_steps": 2},
 }.items()]  # fmt: skip
-SOME = [pytest.param(deepspeed(2), id="zero-2"), QUICK[1]]
+SOME = [pytest.param(deepspeed(2), id="zero-2"), *QUICK]
 
 
 def train(trainer, output, kind="wrapper", ranks=2, **options):
