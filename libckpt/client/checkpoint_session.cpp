@@ -38,6 +38,16 @@ std::string reason_of(SaveOutcome skipped, const std::string& last_error) {
   }
 }
 
+Unexpected lost_with_engine(Step lost, const LinkCounters& counters) {
+  std::string stored;
+  if (counters.durable)
+    stored = fmt::format("; the newest step on storage is {}", number(*counters.durable));
+  return fail(Errc::not_found,
+              fmt::format("close: step {} was only in the memory of a daemon that died, and no "
+                          "newer step was saved after it{}",
+                          number(lost), stored));
+}
+
 }  // namespace
 
 CheckpointSession::CheckpointSession(Options options, std::unique_ptr<SessionLink> link,
@@ -327,12 +337,8 @@ Status CheckpointSession::close(Deadline deadline) {
   Status finished = finish_capture({});
   Status closed = link_->close(deadline);
   const std::optional<Step> lost = link_->newest_lost();
-  if (closed && lost && !options_.dir.empty())
-    closed = fail(Errc::not_found,
-                  fmt::format("close: step {} was only in the memory of a daemon that died, and no "
-                              "newer step was saved after it",
-                              number(*lost)));
   last_counters_ = link_->counters();
+  if (closed && lost && !options_.dir.empty()) closed = lost_with_engine(*lost, last_counters_);
   if (!options_.dir.empty() && options_.rank == 0) account_.warn_if_behind(last_counters_);
   if (closed && !options_.dir.empty()) closed = account_.check_captured(last_counters_);
   account_.report(last_counters_);

@@ -149,18 +149,20 @@ Stats SaveAccount::stats(const LinkCounters& link) const {
 
 void SaveAccount::warn_if_behind(const LinkCounters& link) const {
   const Stats now = stats(link);
-  const bool is_behind = newest_due_ && now.saves_started > 0 && now.captured < newest_due_;
+  const bool is_behind = newest_due_ && now.saves_started > 0 && link.saved < newest_due_;
   if (!is_behind || not_captured(now) == 0) return;
-  if (!now.captured) return log_warning("close: no step is saved");
-  const auto missing = due_after(*now.captured);
+  if (!link.saved) return log_warning("close: no step is known to be saved");
+  const char* const where = link.durable >= link.saved ? "on storage" : "in memory";
+  const auto missing = due_after(*link.saved);
   if (missing == 1)
     return log_warning(
-        "close: the newest step known to be saved is {}; step {}, which was due after it, is not",
-        number(*now.captured), number(*newest_due_));
+        "close: the newest step known to be saved is {}, {}; step {}, which was due after it, is "
+        "not",
+        number(*link.saved), where, number(*newest_due_));
   log_warning(
-      "close: the newest step known to be saved is {}; {} steps that were due after it, the "
+      "close: the newest step known to be saved is {}, {}; {} steps that were due after it, the "
       "last of them {}, are not",
-      number(*now.captured), missing ? std::to_string(*missing) : "the", number(*newest_due_));
+      number(*link.saved), where, missing ? std::to_string(*missing) : "the", number(*newest_due_));
 }
 
 Status SaveAccount::check_captured(const LinkCounters& link) const {
