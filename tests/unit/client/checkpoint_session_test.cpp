@@ -1435,7 +1435,8 @@ TEST_CASE("checkpoint session: a step whose state could not be collected is a sa
     REQUIRE_THAT(waited.error().text(), Contains("its save failed: state_dict() failed"));
     test::CapturedLog log(LogLevel::warning);
     REQUIRE(trainer.session.close(soon()));
-    REQUIRE(log.has("the newest step known to be saved is 1, in memory; 2 steps that were due after it"));
+    REQUIRE(log.has(
+        "the newest step known to be saved is 1, in memory; 2 steps that were due after it"));
   }
   SECTION("after a restore earlier ones count no more") {
     REQUIRE(trainer.saved(1) == SaveOutcome::started);
