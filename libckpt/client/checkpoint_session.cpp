@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/assert.hpp"
+#include "client/attach_message.hpp"
 
 namespace ckpt::client {
 
@@ -38,6 +39,11 @@ std::string reason_of(SaveOutcome skipped, const std::string& last_error) {
   }
 }
 
+// A rank is named where there are several.
+std::string name_alone(const Options& options) {
+  return options.world_size == 1 ? "job " + options.job : name_for_errors(options);
+}
+
 Unexpected lost_with_engine(Step lost, const LinkCounters& counters) {
   std::string stored;
   if (counters.durable)
@@ -58,7 +64,7 @@ CheckpointSession::CheckpointSession(Options options, std::unique_ptr<SessionLin
       registry_(&devices_),
       blobs_(options_.blob_capacity),
       metrics_(blobs_, options_.keep_best > 0),
-      account_(options_.rank == 0 ? options_.job : std::string()),
+      account_(options_.rank == 0 ? options_.job : std::string(), name_alone(options_)),
       schedule_(options_, *link_),
       slots_(options_, *link_, registry_, blobs_),
       capture_({options_, *link_, devices_, account_, chunk_bytes}) {

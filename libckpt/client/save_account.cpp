@@ -112,8 +112,9 @@ std::optional<Step> SaveAccount::collect() {
   Ended ended = std::move(ended_);
   has_ended_.store(false, std::memory_order_release);
   if (ended.error) {
-    failed(*ended.error);
     not_saved(ended.step, ended.error->text());
+    failed(std::move(*ended.error)
+               .context(fmt::format("{}: capture step {}", who_, number(ended.step))));
     return ended.step;
   }
   stats_.bytes_captured += ended.bytes;
