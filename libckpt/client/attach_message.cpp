@@ -16,6 +16,13 @@ std::string host_name() {
   return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
 }
 
+// A message has zero for never. Options::resolve() replaces `automatic`; options that bypass it get
+// `never`.
+Interval for_message(const Interval& interval) {
+  const bool is_none = interval.is_never() || interval.is_automatic();
+  return is_none ? Interval{} : interval;
+}
+
 }  // namespace
 
 std::string name_for_errors(const Options& options) {
@@ -43,10 +50,8 @@ Result<wire::control::Attach> make_attach(const Options& options) {
                             name_for_errors(options), attach.node));
   }
   attach.incarnation = options.incarnation;
-  attach.save_mem_interval = options.save_mem_interval;
-  // Options::resolve() replaces `automatic`; options that bypass it get `never`.
-  if (!options.save_storage_interval.is_automatic())
-    attach.save_storage_interval = options.save_storage_interval;
+  attach.save_mem_interval = for_message(options.save_mem_interval);
+  attach.save_storage_interval = for_message(options.save_storage_interval);
   attach.max_ckpt_num = options.max_ckpt_num;
   attach.keep_every = options.keep_every;
   attach.keep_best = options.keep_best;

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/assert.hpp"
+#include "client/attach_message.hpp"
 
 namespace ckpt::client {
 
@@ -38,6 +39,21 @@ std::string reason_of(SaveOutcome skipped, const std::string& last_error) {
   }
 }
 
+// A rank is named where there are several.
+std::string name_alone(const Options& options) {
+  return options.world_size == 1 ? "job " + options.job : name_for_errors(options);
+}
+
+Unexpected lost_with_engine(Step lost, const LinkCounters& counters) {
+  std::string stored;
+  if (counters.durable)
+    stored = fmt::format("; the newest step on storage is {}", number(*counters.durable));
+  return fail(Errc::not_found,
+              fmt::format("close: step {} was only in the memory of a daemon that died, and no "
+                          "newer step was saved after it{}",
+                          number(lost), stored));
+}
+
 }  // namespace
 
 CheckpointSession::CheckpointSession(Options options, std::unique_ptr<SessionLink> link,
@@ -48,7 +64,7 @@ CheckpointSession::CheckpointSession(Options options, std::unique_ptr<SessionLin
       registry_(&devices_),
       blobs_(options_.blob_capacity),
       metrics_(blobs_, options_.keep_best > 0),
-      account_(options_.rank == 0 ? options_.job : std::string()),
+      account_(options_.rank == 0 ? options_.job : std::string(), name_alone(options_)),
       schedule_(options_, *link_),
       slots_(options_, *link_, registry_, blobs_),
       capture_({options_, *link_, devices_, account_, chunk_bytes}) {
@@ -327,12 +343,8 @@ Status CheckpointSession::close(Deadline deadline) {
   Status finished = finish_capture({});
   Status closed = link_->close(deadline);
   const std::optional<Step> lost = link_->newest_lost();
-  if (closed && lost && !options_.dir.empty())
-    closed = fail(Errc::not_found,
-                  fmt::format("close: step {} was only in the memory of a daemon that died, and no "
-                              "newer step was saved after it",
-                              number(*lost)));
   last_counters_ = link_->counters();
+  if (closed && lost && !options_.dir.empty()) closed = lost_with_engine(*lost, last_counters_);
   if (!options_.dir.empty() && options_.rank == 0) account_.warn_if_behind(last_counters_);
   if (closed && !options_.dir.empty()) closed = account_.check_captured(last_counters_);
   account_.report(last_counters_);

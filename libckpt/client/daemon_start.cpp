@@ -8,6 +8,8 @@
 
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "base/units.hpp"
+#include "os/posix_files.hpp"
 #include "os/process.hpp"
 #include "os/program_path.hpp"
 #include "os/small_file.hpp"
@@ -19,6 +21,8 @@ namespace {
 constexpr Duration first_pause = std::chrono::milliseconds(5);
 constexpr Duration longest_pause = std::chrono::milliseconds(250);
 constexpr Duration connect_time = std::chrono::seconds(2);
+// One block of most file systems: with less, a line of the log or the ready-file finds no place.
+constexpr std::uint64_t log_room_min = page_bytes;
 
 bool is_program(const std::string& path) {
   return ::access(path.c_str(), X_OK) == 0;
@@ -51,6 +55,15 @@ std::string listen_address(const Options& options) {
     if (options.port == 0) port = node.address.substr(colon + 1);
   }
   return host.empty() ? std::string() : host + ":" + port;
+}
+
+std::string why_no_log(const std::string& directory, const Result<os::Space>& space) {
+  // A file system like /proc has no blocks at all.
+  if (!space || space->bytes_total == 0 || space->bytes_free >= log_room_min) return {};
+  return fmt::format(
+      "; the file system of {} is full: free some space, or choose another place "
+      "with option runtime_dir",
+      directory);
 }
 
 os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirectory& directory) {
@@ -116,7 +129,9 @@ Error DaemonStart::no_answer() const {
 
 std::string DaemonStart::end_of_log() const {
   const std::string line = os::last_line(directory_.log(), log_bytes_before_);
-  if (line.empty()) return fmt::format("it wrote nothing to its log {}", directory_.log());
+  if (line.empty())
+    return fmt::format("it wrote nothing to its log {}{}", directory_.log(),
+                       why_no_log(directory_.path(), os::space_of(directory_.path())));
   return fmt::format("its log {} ends: {}", directory_.log(), line);
 }
 

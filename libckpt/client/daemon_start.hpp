@@ -15,6 +15,7 @@
 
 #include "base/clock.hpp"
 #include "client/restart_limit.hpp"
+#include "os/file_system.hpp"
 #include "os/local_socket.hpp"
 #include "os/runtime_directory.hpp"
 #include "os/spawn.hpp"
@@ -26,6 +27,9 @@ namespace ckpt::client {
 std::string find_daemon(const Options& options);
 // The address on which a started daemon listens for peers; empty: the list of nodes says it.
 std::string listen_address(const Options& options);
+// Why a daemon may leave nothing in a log there: "; the file system of /run/ckpt is full: ...".
+// Empty: there is room, or it is not known.
+std::string why_no_log(const std::string& directory, const Result<os::Space>& space);
 os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirectory& directory);
 
 class DaemonStart {

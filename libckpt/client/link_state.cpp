@@ -297,6 +297,7 @@ LinkCounters LinkState::counters() const {
   return view_.read([](const LinkView& view) {
     LinkCounters counters = view.counters;
     counters.degraded = view.degraded();
+    counters.saved = view.levels.newest(Level::captured);
     return counters;
   });
 }

@@ -41,6 +41,9 @@ struct OfferedSlot {
 struct LinkCounters {
   std::uint64_t daemon_restarts = 0;
   std::optional<Step> captured, replicated, committed, durable;
+  // The newest step that an engine which lives, or storage, is known to hold. Unlike `captured`, it
+  // falls when an engine dies with its memory.
+  std::optional<Step> saved;
   std::string last_error;
   std::string degraded;
 };

@@ -72,8 +72,9 @@ OptionProblem check_intervals(const Options& options) {
         {"save_storage_interval", options.save_storage_interval}}) {
     if (interval.steps > 0 && interval.time.count() != 0)
       return {name, "must be steps or time, not both"};
-    if (interval.time.count() < 0) return {name, "must not be negative"};
+    if (interval.time.count() < 0 && !interval.is_never()) return {name, "must not be negative"};
   }
+  if (is_zero(options.save_mem_interval)) return {"save_mem_interval", std::string(no_captures)};
   if (!options.save_storage_interval.is_never() && options.dir.empty())
     return {"save_storage_interval", "needs dir, which is not set"};
   return {};

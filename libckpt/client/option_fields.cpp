@@ -117,9 +117,11 @@ std::string show_gather(GpuGather gather) {
 // For storage, "0" is the usual word for never. For captures it would leave nothing at all.
 Result<Interval> parse_captures(std::string_view text) {
   CKPT_TRY(const Interval interval, Interval::parse(text));
-  if (!interval.is_never() || trim(text) == "never") return interval;
-  return fail(Errc::invalid_argument,
-              "no step would ever be due: expected steps from 1, a duration such as 60s, or never");
+  if (!is_zero(interval)) return interval;
+  return fail(Errc::invalid_argument, std::string(no_captures));
+}
+std::string show_captures(const Interval& interval) {
+  return is_zero(interval) ? "0" : show_interval(interval);
 }
 
 constexpr std::array fields = {
@@ -130,7 +132,7 @@ constexpr std::array fields = {
     field<&Options::nodes, parse_nodes, show_nodes>("nodes"),
     text_field<&Options::node>("node"),
     count_field<&Options::incarnation>("incarnation"),
-    field<&Options::save_mem_interval, parse_captures, show_interval>("save_mem_interval"),
+    field<&Options::save_mem_interval, parse_captures, show_captures>("save_mem_interval"),
     interval_field<&Options::save_storage_interval>("save_storage_interval"),
     count_field<&Options::max_ckpt_num>("max_ckpt_num"),
     field<&Options::keep_every, parse_keep_intervals, show_keep_intervals>("keep_every"),

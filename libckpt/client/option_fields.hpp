@@ -20,6 +20,13 @@ struct OptionField {
 std::span<const OptionField> option_fields();
 const OptionField* find_option_field(std::string_view name);  // Null: there is none.
 
+// For captures, zero is not taken for never: it is refused.
+constexpr bool is_zero(const Interval& interval) {
+  return interval.steps == 0 && interval.time.count() == 0;
+}
+inline constexpr std::string_view no_captures =
+    "no step would ever be due: expected steps from 1, a duration such as 60s, or never";
+
 // OptionProblem: the fault of the values, alone or together. Empty name: none.
 struct OptionProblem {
   std::string_view name;

@@ -191,7 +191,7 @@ namespace ckpt {
 
 Result<Interval> Interval::parse(std::string_view text) {
   const std::string_view word = client::trim(text);
-  if (word == "never") return Interval{};
+  if (word == "never") return Interval::never();
   if (auto steps = client::parse_count(word, UINT64_MAX)) return Interval{*steps, {}};
   if (auto time = client::parse_duration(word)) return Interval{0, *time};
   return fail(Errc::invalid_argument,

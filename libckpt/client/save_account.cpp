@@ -112,8 +112,9 @@ std::optional<Step> SaveAccount::collect() {
   Ended ended = std::move(ended_);
   has_ended_.store(false, std::memory_order_release);
   if (ended.error) {
-    failed(*ended.error);
     not_saved(ended.step, ended.error->text());
+    failed(std::move(*ended.error)
+               .context(fmt::format("{}: capture step {}", who_, number(ended.step))));
     return ended.step;
   }
   stats_.bytes_captured += ended.bytes;
@@ -149,18 +150,20 @@ Stats SaveAccount::stats(const LinkCounters& link) const {
 
 void SaveAccount::warn_if_behind(const LinkCounters& link) const {
   const Stats now = stats(link);
-  const bool is_behind = newest_due_ && now.saves_started > 0 && now.captured < newest_due_;
+  const bool is_behind = newest_due_ && now.saves_started > 0 && link.saved < newest_due_;
   if (!is_behind || not_captured(now) == 0) return;
-  if (!now.captured) return log_warning("close: no step is saved");
-  const auto missing = due_after(*now.captured);
+  if (!link.saved) return log_warning("close: no step is known to be saved");
+  const char* const where = link.durable >= link.saved ? "on storage" : "in memory";
+  const auto missing = due_after(*link.saved);
   if (missing == 1)
     return log_warning(
-        "close: the newest step known to be saved is {}; step {}, which was due after it, is not",
-        number(*now.captured), number(*newest_due_));
+        "close: the newest step known to be saved is {}, {}; step {}, which was due after it, is "
+        "not",
+        number(*link.saved), where, number(*newest_due_));
   log_warning(
-      "close: the newest step known to be saved is {}; {} steps that were due after it, the "
+      "close: the newest step known to be saved is {}, {}; {} steps that were due after it, the "
       "last of them {}, are not",
-      number(*now.captured), missing ? std::to_string(*missing) : "the", number(*newest_due_));
+      number(*link.saved), where, missing ? std::to_string(*missing) : "the", number(*newest_due_));
 }
 
 Status SaveAccount::check_captured(const LinkCounters& link) const {

@@ -24,7 +24,9 @@ class SaveAccount {
  public:
   // `logged_job`: a line per save goes to the log (rank 0), under this name, since a process may
   // have several jobs that count their steps apart. Empty: none does.
-  explicit SaveAccount(std::string logged_job) : logged_job_(std::move(logged_job)) {}
+  // Errors of captures name `who`.
+  SaveAccount(std::string logged_job, std::string who)
+      : logged_job_(std::move(logged_job)), who_(std::move(who)) {}
 
   // Measures the training thread inside save and guard.
   class HeldTime {
@@ -89,6 +91,7 @@ class SaveAccount {
   };
 
   const std::string logged_job_;
+  const std::string who_;  // "rank 3 of job gpt2".
   Stats stats_;
   std::uint64_t due_count_ = 0;
   std::optional<Step> newest_due_;

@@ -200,7 +200,7 @@ Task<ControlServer::SharedSession> ControlServer::attach(SharedConnection connec
   const TrainerSession::Identity identity{attach.job, attach.rank, peer.pid};
   // First, so that a newcomer that is refused does not cost the older one its life.
   CKPT_CO_CHECK(engine_.check_attach(request));
-  CKPT_CO_CHECK(co_await kill_stopped(identity));
+  CKPT_CO_TRY(request.killed, co_await kill_stopped(identity));
 
   auto session = std::make_shared<TrainerSession>(clock_, connection, identity, std::move(process));
   CKPT_CO_TRY(const auto attached, co_await engine_.attach(std::move(request), *session));
@@ -221,7 +221,7 @@ Task<ControlServer::SharedSession> ControlServer::attach(SharedConnection connec
   co_return session;
 }
 
-Task<void> ControlServer::kill_stopped(TrainerSession::Identity newcomer) {
+Task<pid_t> ControlServer::kill_stopped(TrainerSession::Identity newcomer) {
   const auto is_in_the_way = [&](const SharedSession& session) {
     const auto& older = session->identity();
     if (older.job != newcomer.job || older.rank != newcomer.rank) return false;
@@ -229,12 +229,14 @@ Task<void> ControlServer::kill_stopped(TrainerSession::Identity newcomer) {
     return older.pid != newcomer.pid && is_stopped && *is_stopped;
   };
   const Time deadline = clock_.after(kill_time);
+  pid_t killed = 0;
   while (true) {
     const auto found = std::find_if(sessions_.begin(), sessions_.end(), is_in_the_way);
-    if (found == sessions_.end()) co_return Status();
+    if (found == sessions_.end()) co_return killed;
     const SharedSession stopped = *found;
     log_warning("{} is stopped, and pid {} takes its place: killed", stopped->name(), newcomer.pid);
     CKPT_CO_CHECK(os::kill_process(stopped->process(), SIGKILL));
+    killed = stopped->identity().pid;
     auto woken = co_await detached_.wait_until(deadline);
     if (!woken) co_return fail(std::move(woken).error());
     if (!*woken) {
@@ -243,7 +245,7 @@ Task<void> ControlServer::kill_stopped(TrainerSession::Identity newcomer) {
           fmt::format("attach: {} was killed, but its process does not end", stopped->name()));
     }
   }
-  co_return Status();
+  co_return killed;
 }
 
 void ControlServer::detach(const SharedSession& session, const char* why) {

@@ -5,8 +5,9 @@
 //                   -> a step in memory, its records and Chunks
 //
 // A session is detached from the engine only when its process is proven gone, or said goodbye. If
-// an older trainer of the same rank is stopped (SIGSTOP, a debugger), it is killed before the new
-// one attaches, since it will not exit by itself. A running one is fenced and keeps its Slots.
+// an older trainer of the same rank is stopped (SIGSTOP, Ctrl-Z), it is killed before the new one
+// attaches, since it will not exit by itself. A running one is fenced and keeps its Slots, also
+// while a debugger or a profiler looks at it.
 //
 // Threads:  the engine's.
 #pragma once
@@ -73,7 +74,8 @@ class ControlServer {
                   wire::control::Message question);
   Task<wire::control::Answer> answer_to(wire::control::Message question);
   Task<SharedSession> attach(SharedConnection connection, wire::control::Attach attach);
-  Task<void> kill_stopped(TrainerSession::Identity newcomer);
+  // Returns the pid of one that it killed, or 0.
+  Task<pid_t> kill_stopped(TrainerSession::Identity newcomer);
   // Sends for a session, or on a connection that has none yet.
   static Task<void> send(SharedConnection connection, wire::control::Message message,
                          Time deadline);

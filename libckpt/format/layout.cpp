@@ -258,7 +258,9 @@ std::string tensors_in(const Layout& layout, const Extent& extent) {
                           place.extent.offset < extent.end() && extent.offset < place.extent.end();
     if (is_there && ++count == 1) first = fmt::format("tensor \"{}\"", printable(place.name));
   }
-  return count > 1 ? fmt::format("{} and {} others near it", first, count - 1) : first;
+  if (count < 2) return first;
+  const std::size_t others = count - 1;
+  return fmt::format("{} and {} other{} near it", first, others, others == 1 ? "" : "s");
 }
 
 Digest fingerprint(const Layout& layout) {

@@ -24,6 +24,7 @@ enum class SessionId : std::uint64_t {};
 struct AttachRequest : control::Attach {
   std::string secret;        // The bytes of its secret_file; empty: no peers.
   std::int64_t process = 0;  // Identity of the trainer's process (its pid); 0: not known.
+  std::int64_t killed = 0;   // An older trainer of the rank, which was stopped; 0: none.
 };
 
 struct Attached {

@@ -378,7 +378,7 @@ json Job::status() const {
   status["ranks"] = ranks_status(ranks_, restores_);
   status["taken_over"] = json::array();
   for (const auto& [number_of_rank, rank] : ranks_)
-    if (rank.taken_over)
+    if (rank.taken_over && !rank.taken_over->is_killed)
       status["taken_over"].push_back(
           status_of(*rank.taken_over, number_of_rank, facts_.clock().now()));
   status["slots"] = slots_status(slots_);

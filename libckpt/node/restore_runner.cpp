@@ -103,8 +103,9 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
     // No source helps: there is no place for its bytes.
     if (rank.slots_failure && slots_.own(rank.rank).slots.empty()) {
       const Error& why = *rank.slots_failure;
-      session->answer(start, StartPhase::refused,
-                      fail(Error(Errc::invalid_argument, why.text(), why.cause())));
+      // Any other code may ask the trainer to try again, or to begin anew.
+      const Errc code = why.code() == Errc::exhausted ? why.code() : Errc::invalid_argument;
+      session->answer(start, StartPhase::refused, fail(Error(code, why.text(), why.cause())));
       return life_.touch();
     }
     CKPT_ASSERT(start.base.has_value());

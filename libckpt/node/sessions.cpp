@@ -83,6 +83,9 @@ Attached Sessions::attach(const AttachRequest& request, SessionEvents& events) {
     if (trains) rank.taken_over = taken;
     fence(rank, std::move(older), text_for_older(taken));
   }
+  if (request.killed != 0 && !rank.taken_over)
+    rank.taken_over =
+        TakeOver{request.killed, request.process, std::nullopt, facts_.clock().now(), true};
   auto session = std::make_unique<Session>();
   session->id = SessionId{facts_.context.random.next() | 1};
   session->asker = facts_.context.random.next();

@@ -35,6 +35,11 @@ bool is_news(const TakeOver& taken, Time now) {
 }
 
 std::string text_for_newer(const TakeOver& taken, const JobFacts& facts) {
+  if (taken.is_killed)
+    return fmt::format(
+        "this process, pid {}, took the place of pid {}, which was stopped (SIGSTOP, Ctrl-Z) and "
+        "was killed: a stopped trainer does not end by itself, and keeps the job's memory. {}",
+        taken.newer, taken.older, way_to_read(facts));
   const std::string last =
       taken.captured ? fmt::format("captured step {} {:.1f} s ago", number(taken.captured->step),
                                    seconds(taken.at - taken.captured->at))

@@ -1,4 +1,4 @@
-// TakeOver: a trainer came in the place of one that is alive.
+// TakeOver: a trainer came in the place of one that is alive, or was stopped and so was killed.
 //
 // A restarted trainer does so whose predecessor hangs, and it must. So does, by mistake, a script
 // that only wants to read. The engine cannot distinguish them, so both processes, the log and the
@@ -24,6 +24,7 @@ struct TakeOver {
   std::int64_t older = 0, newer = 0;    // Processes.
   std::optional<LastCapture> captured;  // By the older one.
   Time at{};
+  bool is_killed = false;  // The older one, which was stopped: nothing of it goes on.
 };
 
 // For as long as it counts as trouble of the newer one, so that it is noticed.

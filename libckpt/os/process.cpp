@@ -90,7 +90,7 @@ bool is_gone(const Fd& process) {
 Result<bool> is_stopped(pid_t pid) {
   const auto stat = read_stat(pid);
   if (!stat) return no_process(pid);
-  return stat->state == 'T' || stat->state == 't';
+  return stat->state == 'T';
 }
 
 std::string describe_process(pid_t pid) {

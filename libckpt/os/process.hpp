@@ -30,7 +30,8 @@ Result<Fd> open_process(const ProcessIdentity& identity);
 // True when the process has ended, even if its parent has not collected the status yet. All its
 // threads are gone then, and it can no longer write to memory.
 bool is_gone(const Fd& process);
-// True while a signal or a debugger has stopped it. Errors: not_found.
+// True while a signal has stopped it (SIGSTOP, Ctrl-Z). False under a debugger or a profiler, which
+// let it go on by themselves. Errors: not_found.
 Result<bool> is_stopped(pid_t pid);
 // For messages: the number and, if it is stopped, that fact and how to continue it.
 std::string describe_process(pid_t pid);

@@ -63,6 +63,18 @@ Task<void> examine_timelines(Site site, format::RunId run, Catalog& catalog) {
   co_return Status();
 }
 
+// A damaged file may hold any bytes, which neither a terminal nor JSON takes. Ours are ASCII.
+std::string in_ascii(std::string_view name) {
+  constexpr std::size_t shown_max = 100;
+  std::string out;
+  for (const char letter : name.substr(0, shown_max)) {
+    const auto byte = static_cast<unsigned char>(letter);
+    const bool is_plain = byte >= 0x20 && byte < 0x7f;
+    out += is_plain ? std::string(1, letter) : fmt::format("\\x{:02x}", byte);
+  }
+  return name.size() > shown_max ? out + "..." : out;
+}
+
 // Notes what is wrong with `latest`, if it names one of the checkpoints or none.
 void examine_name(Catalog& catalog, std::string name) {
   const bool is_line = !name.empty() && name.back() == '\n';
@@ -71,8 +83,9 @@ void examine_name(Catalog& catalog, std::string name) {
   const auto unread = std::ranges::find(catalog.rejected, name, &Rejected::name);
   if (unread != catalog.rejected.end() && may_be_good(unread->code)) return;  // It says so.
   if (!is_line || named == catalog.checkpoints.end()) {
-    return reject(catalog, latest_name, Errc::corruption,
-                  fmt::format("it names \"{}\", which is no whole checkpoint here", name));
+    return reject(
+        catalog, latest_name, Errc::corruption,
+        fmt::format("it names \"{}\", which is no whole checkpoint here", in_ascii(name)));
   }
   if (named->is_abandoned) {
     return reject(catalog, latest_name, Errc::invalid_argument,

@@ -57,6 +57,10 @@ def stopped_trainer_is_replaced(tools, point, gpu=None):
             lab.finish(replacement)
         promises.hold(promises.least(lab), replacement.events)
         promises.heard(lab, replacement.events)
+        if f"pid {stopped.pid}, which was stopped (SIGSTOP, Ctrl-Z) and was killed" not in (
+            replacement.log()
+        ):
+            raise Failure("the replacement did not hear whose place it took")
         # Killed by the daemon, or fenced: in no case may it write into what the other has.
         if stopped.poll() is None:
             os.kill(stopped.pid, signal.SIGCONT)

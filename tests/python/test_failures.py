@@ -72,6 +72,8 @@ def test_each_errc_has_one_class():
         ({"raise_on_error": "perhaps"}, 'option raise_on_error = "perhaps": expected 1 or 0'),
         ({"debug": 1}, "option debug: 1 was given: give True or False"),
         ({"dir": ""}, "option dir: it is empty"),
+        ({"dir": b"x"}, "option dir: b'x' was given: give text or a pathlib.Path"),
+        ({"dir": 7}, "option dir: 7 was given: give text or a pathlib.Path"),
         ({"save_mem_interval": 0}, "option save_mem_interval: 0 was given"),
     ],
 )

@@ -116,7 +116,7 @@ def _check(given):
         raise errors.InvalidArgument(
             "option job: none was given: give the run a name in the code, or in LIBCKPT_JOB"
         )
-    if "dir" in given and not os.fspath(given["dir"]):
+    if "dir" in given and not _settings.path_text(given["dir"]):
         raise errors.InvalidArgument(
             "option dir: it is empty, which would be the current directory: give one (\".\" for "
             "that one), or None for memory only"

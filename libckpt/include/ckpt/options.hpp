@@ -16,12 +16,14 @@
 
 namespace ckpt {
 
-// Interval: every n steps, or once per duration ("15min", "60s"), or never (both zero).
+// Interval: every n steps, or once per duration ("15min", "60s"), or never. Zero of both is never,
+// too, but refused for `save_mem_interval`: one that forgot to set it would have no checkpoints.
 struct Interval {
   std::uint64_t steps = 0;
   std::chrono::milliseconds time{0};
 
-  bool is_never() const { return steps == 0 && time.count() == 0; }
+  static constexpr Interval never() { return {0, std::chrono::milliseconds(-2)}; }
+  bool is_never() const { return steps == 0 && (time.count() == 0 || time == never().time); }
   // Not set: Options::resolve() replaces it by the default.
   static constexpr Interval automatic() { return {0, std::chrono::milliseconds(-1)}; }
   bool is_automatic() const { return time.count() == -1; }
@@ -76,7 +78,7 @@ struct Options {
   std::uint64_t incarnation = 0;  // Version of `nodes`; a lower one than before is refused.
 
   // Intervals.
-  Interval save_mem_interval{1, {}};
+  Interval save_mem_interval{1, {}};  // never(): only save() captures.
   // Default: every 30 min with a dir, else never. The newest step is also stored at the end.
   Interval save_storage_interval = Interval::automatic();
   std::uint32_t max_ckpt_num = 0;  // Checkpoints kept on storage; 0: all.

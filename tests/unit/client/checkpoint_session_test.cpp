@@ -1248,6 +1248,32 @@ TEST_CASE("checkpoint session: closing tells that the newest step was lost", "[u
   if (closed) return;
   REQUIRE(closed.error().code() == Errc::not_found);
   REQUIRE_THAT(closed.error().text(), Contains("step 5"));
+  REQUIRE_THAT(closed.error().text(), !Contains("on storage"));  // Nothing is known of it.
+}
+
+TEST_CASE("checkpoint session: closing promises no step that died with a daemon",
+          "[unit][client]") {
+  Options options;
+  options.dir = "/checkpoints";
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
+  trainer.add("weight", 100);
+  trainer.node->holds_slots = true;
+  trainer.node->reached = Level::durable;
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  REQUIRE(trainer.session.prepare());  // The capture has ended.
+  trainer.node->reached = Level::captured;
+  REQUIRE(trainer.saved(2) == SaveOutcome::started);
+  REQUIRE(trainer.session.prepare());
+  REQUIRE(trainer.session.stats().captured == Step{2});
+  REQUIRE(trainer.saved(3) == SaveOutcome::skipped_no_slot);
+  trainer.node->go_away();
+  trainer.node->come_back();
+  test::CapturedLog log(LogLevel::warning);
+  const Status closed = trainer.session.close(soon());
+  REQUIRE_FALSE(closed);
+  REQUIRE_THAT(closed.error().text(), Contains("step 2 was only in the memory of a daemon") &&
+                                          Contains("; the newest step on storage is 1"));
+  REQUIRE(log.has("the newest step known to be saved is 1, on storage; 2 steps that were due"));
 }
 
 // Each line behind its level.
@@ -1374,7 +1400,7 @@ TEST_CASE("checkpoint session: closing names the newest step that is saved, and 
   (void)trainer.session.close(soon());
   Log::set_sink(nullptr);
   REQUIRE(logged.size() == 1);
-  REQUIRE_THAT(logged[0], Contains("the newest step known to be saved is 2; " + told));
+  REQUIRE_THAT(logged[0], Contains("the newest step known to be saved is 2, in memory; " + told));
 }
 
 TEST_CASE("checkpoint session: a step whose state could not be collected is a save that failed",
@@ -1409,7 +1435,8 @@ TEST_CASE("checkpoint session: a step whose state could not be collected is a sa
     REQUIRE_THAT(waited.error().text(), Contains("its save failed: state_dict() failed"));
     test::CapturedLog log(LogLevel::warning);
     REQUIRE(trainer.session.close(soon()));
-    REQUIRE(log.has("the newest step known to be saved is 1; 2 steps that were due after it"));
+    REQUIRE(log.has(
+        "the newest step known to be saved is 1, in memory; 2 steps that were due after it"));
   }
   SECTION("after a restore earlier ones count no more") {
     REQUIRE(trainer.saved(1) == SaveOutcome::started);

@@ -91,6 +91,16 @@ TEST_CASE("daemon start: a daemon that ends at once is reported in its own words
   CHECK(text.ends_with(", ended" + told));
 }
 
+TEST_CASE("daemon start: a full file system is named, since it takes the log, too",
+          "[unit][client]") {
+  CHECK(why_no_log("/run/x", os::Space{0, 1 << 20})
+            .starts_with("; the file system of /run/x is full: free some space"));
+  CHECK(why_no_log("/run/x", os::Space{4095, 1 << 20}) != "");
+  CHECK(why_no_log("/run/x", os::Space{4096, 1 << 20}) == "");
+  CHECK(why_no_log("/proc", os::Space{0, 0}) == "");
+  CHECK(why_no_log("/run/x", fail(Errc::io, "measure the space")) == "");
+}
+
 TEST_CASE("daemon start: a holder of the lock that does not listen is reported", "[unit][client]") {
   DyingDaemon place;
   const auto lock = os::LockFile::acquire(place.runtime.lock());

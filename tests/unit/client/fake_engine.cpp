@@ -67,7 +67,7 @@ void FakeNode::take(control::Begin& message) {
 void FakeNode::take(control::Filled& message) {
   if (message.generation != generation_) return;  // From a daemon that died.
   keep(message);
-  state().level_reached(message.step, Level::captured);
+  state().level_reached(message.step, reached);
   // The next step must be written anew, down to the last byte.
   std::ranges::fill(slots_[message.slot].bytes, std::byte{0xdd});
   if (holds_slots) return;

@@ -30,6 +30,7 @@ class FakeNode {
  public:
   // Set by the test.
   std::size_t slot_count = 2;
+  Level reached = Level::captured;   // By a step whose Slot is filled.
   bool holds_slots = false;          // Filled Slots are not granted again.
   bool is_slow = false;              // Slots are not made, and nothing that needs them.
   bool makes_first = false;          // Slots are for restores alone until finish_slots().

@@ -540,7 +540,11 @@ TEST_CASE("link state: a lost engine's steps are not promised any more", "[unit]
   session.state.lost("killed");
   CHECK_FALSE(session.state.wait_level(Step{7}, Level::committed, passed));
   CHECK(session.state.wait_level(Step{5}, Level::committed, passed));
-  CHECK(session.state.counters().committed == Step{7});  // Counters only grow.
+  CHECK(session.state.counters().committed == Step{7});  // Counters only grow,
+  CHECK(session.state.counters().saved == Step{5});      // but this one.
+  session.state.attached({1, 2});
+  session.state.level_reached(Step{7}, Level::committed);  // A peer had it.
+  CHECK(session.state.counters().saved == Step{7});
 }
 
 TEST_CASE("link state: steps that died with an engine are lost until storage has a newer one",

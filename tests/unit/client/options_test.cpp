@@ -17,6 +17,7 @@
 
 #include "base/log.hpp"
 #include "base/variables.hpp"
+#include "client/attach_message.hpp"
 #include "client/option_fields.hpp"
 #include "client/option_text.hpp"
 #include "support/temporary_directory.hpp"
@@ -188,6 +189,29 @@ TEST_CASE("options: zero is never for storage, and refused for captures", "[unit
   }
   REQUIRE(options.set("save_mem_interval", "never"));
   REQUIRE(options.save_mem_interval.is_never());
+}
+
+TEST_CASE("options: code that leaves no captures must say never", "[unit][client]") {
+  Options options = minimal();
+  options.save_mem_interval = GENERATE(Interval{}, Interval::parse("0").value());
+  const auto refused = Options::resolve(options);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code() == Errc::invalid_argument);
+  CHECK_THAT(refused.error().text(),
+             Contains("option save_mem_interval = \"0\" (code): no step would ever be due"));
+  options.save_mem_interval = GENERATE(Interval::never(), Interval::parse("never").value());
+  options.dir = "/ckpt";
+  options.save_storage_interval = Interval::never();
+  const auto resolved = Options::resolve(options);
+  REQUIRE(resolved);
+  CHECK(resolved->save_mem_interval.is_never());
+  CHECK(Options::resolve(*resolved));
+  for (const OptionOrigin& option : explain(options).value())
+    if (option.name.ends_with("_interval")) CHECK(option.value == "never");
+  const auto attach = client::make_attach(*resolved);
+  REQUIRE(attach);
+  CHECK(attach->save_mem_interval.time.count() == 0);
+  CHECK(attach->save_storage_interval.time.count() == 0);
 }
 
 TEST_CASE("options: nodes have a name, an address and a failure domain", "[unit][client]") {

@@ -47,7 +47,7 @@ snapshot::Captured ended(Step step, Status status) {
 TEST_CASE("save account: bytes that were not copied are counted, and in the save's line",
           "[unit][client]") {
   const Lines lines;
-  SaveAccount account("gpt");
+  SaveAccount account("gpt", "job gpt");
   for (std::uint64_t step = 1; step <= 3; ++step) {
     account.started(Step{step});
     snapshot::Captured captured = ended(Step{step}, {});
@@ -68,13 +68,14 @@ TEST_CASE("save account: a capture that was given up is a warning, and any other
           "[unit][client]") {
   for (const Errc code : {Errc::cancelled, Errc::corruption, Errc::unavailable}) {
     const Lines lines;
-    SaveAccount account("gpt");
+    SaveAccount account("gpt", "job gpt");
     account.started(Step{1});
     account.ended(ended(Step{1}, fail(code, "the Slot was written")));
     REQUIRE(account.collect() == Step{1});
     REQUIRE(account.stats({}).failed == 1);
     const std::string& said = code == Errc::cancelled ? Lines::others : Lines::errors;
-    REQUIRE(said.find("the Slot was written") != std::string::npos);
+    REQUIRE(said.find("job gpt: capture step 1: the Slot was written") != std::string::npos);
+    REQUIRE(account.stats({}).last_error.find("job gpt: capture step 1") != std::string::npos);
     REQUIRE(Lines::errors.empty() == (code == Errc::cancelled));
     // Once a minute.
     account.ended(ended(Step{2}, fail(code, "again")));

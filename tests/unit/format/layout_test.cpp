@@ -210,6 +210,18 @@ TEST_CASE("layout: an impossible tensor is refused with its name", "[unit][forma
   CHECK(error.text() == "tensor \"w\": this name was added twice");
 }
 
+TEST_CASE("layout: the tensors in an extent are named and counted", "[unit][format]") {
+  const auto layout = layout_of(
+      {tensor("a", DType::f32, {2}), tensor("b", DType::f32, {2}), tensor("c", DType::f32, {2})});
+  const auto from_first = [&](std::uint64_t bytes) {
+    return tensors_in(layout, {layout.tensors[0].extent.offset, bytes});
+  };
+  CHECK(from_first(0).empty());
+  CHECK(from_first(8) == "tensor \"a\"");
+  CHECK(from_first(9) == "tensor \"a\" and 1 other near it");
+  CHECK(from_first(24) == "tensor \"a\" and 2 others near it");
+}
+
 TEST_CASE("layout: twenty thousand tensors", "[unit][format]") {
   std::vector<TensorSpec> tensors;
   for (int index = 0; index < 20'000; ++index)

@@ -26,9 +26,10 @@ struct Scene {
     older.emplace(disk);
     older->request.process = 17;
   }
-  void attach_newer(std::int64_t process) {
+  void attach_newer(std::int64_t process, std::int64_t killed = 0) {
     AttachRequest request = older->request;
     request.process = process;
+    request.killed = killed;
     newer = test::Rank();
     auto attached = test::finish(
         older->clock, test::start(older->context, older->engine->attach(request, newer)));
@@ -111,6 +112,20 @@ TEST_CASE("take over: ranks that the job has no more hear of the newcomer, too",
   scene.attach_newer(18);
   CHECK_THAT(scene.older->notice.degraded,
              Contains("attached to job job, and with 1 rank: no later step of rank 1 is captured"));
+  CHECK(scene.newer.notice.degraded.empty());
+}
+
+TEST_CASE("take over: the newer one hears that a stopped one was killed", "[unit][node]") {
+  Scene scene;
+  scene.older->request.world_size = 2;  // The job does not end with this rank.
+  REQUIRE(scene.older->attach());
+  scene.older->engine->detach(scene.older->session);
+  scene.attach_newer(18, 17);
+  CHECK_THAT(scene.newer.notice.degraded,
+             Contains("pid 18, took the place of pid 17, which was stopped (SIGSTOP, Ctrl-Z) and "
+                      "was killed"));
+  CHECK(scene.taken_over().empty());  // Nothing trains on beside it.
+  scene.older->clock.advance(std::chrono::minutes(1));
   CHECK(scene.newer.notice.degraded.empty());
 }
 

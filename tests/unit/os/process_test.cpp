@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -117,6 +118,16 @@ TEST_CASE("process: a stopped process is seen as stopped until it goes on", "[un
   REQUIRE(::waitpid(child.pid, &status, WCONTINUED) == child.pid);
   CHECK(!*os::is_stopped(child.pid));
   CHECK(os::describe_process(child.pid) == "pid " + number);
+}
+
+TEST_CASE("process: a process that a debugger looks at is not stopped", "[unit][os]") {
+  const Child child;
+  REQUIRE(::ptrace(PTRACE_SEIZE, child.pid, nullptr, nullptr) == 0);
+  REQUIRE(::ptrace(PTRACE_INTERRUPT, child.pid, nullptr, nullptr) == 0);
+  wait_until_stopped(child.pid);
+  CHECK(!*os::is_stopped(child.pid));
+  CHECK(os::describe_process(child.pid) == "pid " + std::to_string(child.pid));
+  REQUIRE(::ptrace(PTRACE_DETACH, child.pid, nullptr, nullptr) == 0);
 }
 
 TEST_CASE("process: there is no such process", "[unit][os]") {

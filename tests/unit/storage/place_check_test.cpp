@@ -82,6 +82,9 @@ TEST_CASE_METHOD(PlaceScene, "run check: what is wrong beside the checkpoints", 
   name_latest("step-000000002");  // No line.
   REQUIRE(problems().size() == 1);
   CHECK_THAT(problems().front(), Contains("no whole checkpoint here"));
+  name_latest("step\xff\n\x1b[2J\n");
+  CHECK(problems() == std::vector<std::string>{"latest: it names \"step\\xff\\x0a\\x1b[2J\", "
+                                               "which is no whole checkpoint here"});
   name_latest("");
   CHECK(problems().empty());  // The first save may be running.
   REQUIRE(run(files.remove_file("/scratch/job/.libckpt/timelines.json")));

@@ -79,9 +79,16 @@ def directory(options):
     return absolute(path) if path else None
 
 
+def path_text(path, what="option dir"):
+    """A path's text. Errors: InvalidArgument (bytes, or no path at all)."""
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+        raise errors.InvalidArgument(f"{what}: {path!r} was given: give text or a pathlib.Path")
+    return os.fspath(path)
+
+
 def absolute(path):
     """A path of files made absolute; a bucket's, another scheme's, or two places as they are."""
-    path = os.fspath(path)
+    path = path_text(path)
     return path if SCHEME.match(path) or PLACES.search(path) else os.path.abspath(path)
 
 

@@ -124,7 +124,7 @@ def path_text(path, step):
     """The path of a restore; none: from what the daemons know."""
     if path is None:
         return None
-    text = os.fspath(path)
+    text = _settings.path_text(path, "restore from a path")
     if not text or step is not None:
         raise errors.InvalidArgument(
             f"restore step {step} from {text!r}: give one of them; the path names its step"
