@@ -19,6 +19,8 @@ accelerate = pytest.importorskip("accelerate")
 
 from accelerate.utils import ProjectConfiguration  # noqa: E402
 
+import libckpt  # noqa: E402
+
 FILES = {"model.safetensors", "optimizer.bin", "scheduler.bin", "custom_checkpoint_0.pkl"}
 
 
@@ -321,7 +323,7 @@ def test_a_state_that_cannot_be_had_at_the_beginning_fails_no_resume(prepared, c
 
         def state_dict(self):
             self.count += 1
-            if self.count > 1:  # The room for the first capture is made after the restore.
+            if self.count > 2:  # The room for the first capture is made after the restore.
                 raise RuntimeError("no state yet")
             return {}
 
@@ -332,6 +334,45 @@ def test_a_state_that_cannot_be_had_at_the_beginning_fails_no_resume(prepared, c
     accelerator.register_for_checkpointing(Late())
     assert state.resume() == 0
     assert "memory for the steps is not made before the first of them: no state yet" in caplog.text
+
+
+class Broken:
+    """A registered object, whose state cannot be had once it has failed."""
+
+    has_failed = True
+
+    def state_dict(self):
+        if self.has_failed:
+            raise RuntimeError("the file is closed")
+        return {"a": 1}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def test_an_object_without_a_state_refuses_no_training_that_begins(prepared, caplog):
+    accelerator, state = prepared()
+    accelerator.register_for_checkpointing(Broken())
+    assert state.resume() == 0
+    assert "the registered object 0 (Broken) has no state: the file is closed" in caplog.text
+    step(accelerator)
+    assert not state.capture(1)
+
+
+def test_what_an_object_without_a_state_would_lose_is_not_begun_over(prepared):
+    accelerator, state = prepared()
+    broken = Broken()
+    broken.has_failed = False
+    accelerator.register_for_checkpointing(broken)
+    assert state.resume() == 0
+    step(accelerator)
+    assert state.capture(1)
+    state._memory.session.wait(1, "committed")
+    broken.has_failed = True
+    with pytest.raises(libckpt.Unavailable, match=r"object 0 \(Broken\) has no state"):
+        state.resume()
+    broken.has_failed = False
+    assert state.resume() == 1
 
 
 def test_a_folder_that_came_while_libckpt_was_off_is_newer_than_what_memory_has(

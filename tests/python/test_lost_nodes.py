@@ -1,5 +1,5 @@
-"""Goal: where a node is lost with its memory, an engine of DeepSpeed and a job of Megatron go on
-from the copies that its peer holds, and end as if nothing had been.
+"""Goal: where a node is lost with its memory, a job of any framework goes on from the copies that
+its peer holds, and ends as if nothing had been.
 
 Method: as test_ranks.py: ranks over gloo, each on a node of its own. One node is killed with its
 daemon; the job comes back with a new node in its place, or with the other ranks alone. Its losses
@@ -13,9 +13,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import lost_nodes  # noqa: E402
 import test_megatron  # noqa: E402
 from test_deepspeed import BATCH, losses, states  # noqa: E402
 from test_ranks import cluster, process_of, said  # noqa: E402, F401
+from test_sharded_trainers import fsdp  # noqa: E402
 
 pytestmark = pytest.mark.slow
 STEPS, LOST_AT = 8, 5
@@ -84,3 +86,69 @@ def test_a_distributed_optimizer_of_megatron_takes_what_the_peer_has(cluster, tm
     test_megatron.check_equal(found, job.dumped("job", f"made-{step}", 1))
     found, expected = test_megatron.losses(log), {s: whole[s] for s in range(step + 1, STEPS + 1)}
     assert found == (expected if len(nodes) == 2 else pytest.approx(expected, rel=1e-5))
+
+
+DOORS = {
+    "zero-1": ("deepspeed", lost_nodes.Zero, {"stage": 1}),
+    "zero-1-bf16": ("deepspeed", lost_nodes.Zero, {"stage": 1, "dtype": "bf16"}),
+    "megatron-tensor": ("megatron.core", lost_nodes.Megatron, {"tensor": None}),
+    "accelerate": ("accelerate", lost_nodes.Accelerate, {}),
+    "accelerate-fsdp2": ("accelerate", lost_nodes.Accelerate, {"sharded": True}),
+    "lightning": ("lightning.pytorch", lost_nodes.Lightning, {}),
+    "transformers": ("transformers", lost_nodes.Transformers, {}),
+    "transformers-fsdp2": ("transformers", lost_nodes.Transformers, fsdp("SHARDED")),
+    "torchtitan": ("torchtitan", lost_nodes.Titan, {}),
+}
+
+
+@pytest.mark.parametrize("nodes", ["AC", "CA", "A"])
+@pytest.mark.parametrize("door", DOORS)
+def test_a_job_takes_what_the_peer_of_the_lost_node_has(cluster, tmp_path, door, nodes):
+    """With an empty node in its place, which may have any of the ranks, or with fewer ranks."""
+    package, kind, options = DOORS[door]
+    pytest.importorskip(package)
+    job = kind(cluster, tmp_path, is_alike=len(nodes) == 1, **options)
+    whole = job.whole("AB")
+    job.lose("AB", "B")
+    log = job.start(nodes).finish()
+    lost_nodes.check_resumed(job, log, nodes, "A")
+    job.check_losses(log, len(nodes), whole, 2)
+
+
+SLOWLY = {"LIBCKPT_FLUSH_RATE": "1MiB"}
+FOLDERS = {  # With the name of the folder that is saved when the node is lost.
+    "zero-1": ("deepspeed", lost_nodes.Zero, f"global_step{LOST_AT}",
+               {"stage": 1, "save_at": [LOST_AT]}),
+    "megatron-tensor": ("megatron.core", lost_nodes.Megatron, f"iter_{LOST_AT:07d}",
+                        {"tensor": None, "storage": LOST_AT}),
+    "accelerate": ("accelerate", lost_nodes.Accelerate, "checkpoints/checkpoint_0",
+                   {"every": LOST_AT, "width": 60000}),
+    "lightning": ("lightning.pytorch", lost_nodes.Lightning, "files",
+                  {"every": LOST_AT, "width": 60000}),
+    "transformers": ("transformers", lost_nodes.Transformers, f"checkpoint-{LOST_AT}",
+                     {"save_steps": LOST_AT, "width": 256}),
+}  # fmt: skip
+
+
+def files_in(folder):
+    paths = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    return {str(path) for path in paths if ".libckpt" not in path.parts}
+
+
+@pytest.mark.parametrize(("lost", "nodes"), [("B", "AC"), ("A", "CB"), ("B", "A")])
+@pytest.mark.parametrize("door", FOLDERS)
+def test_a_node_is_lost_while_a_folder_is_written(cluster, tmp_path, door, lost, nodes):
+    """Memory has its step, too. The folder comes whole, from what the other node has, or not."""
+    package, kind, folder, options = FOLDERS[door]
+    pytest.importorskip(package)
+    job = kind(cluster, tmp_path, is_alike=len(nodes) == 1, **options)
+    whole = job.whole("AB")
+    job.environment = SLOWLY
+    job.lose("AB", lost)
+    job.environment = {}
+    log = job.start(nodes).finish()
+    lost_nodes.check_resumed(job, log, nodes, nodes.strip("C"))
+    job.check_losses(log, len(nodes), whole, 2)
+    expected = files_in(tmp_path / "whole" / folder)
+    assert expected
+    assert files_in(tmp_path / "job" / folder) in (set(), expected)

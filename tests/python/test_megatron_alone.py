@@ -15,6 +15,7 @@ pytest.importorskip("megatron.core")
 
 import libckpt  # noqa: E402
 from libckpt import megatron  # noqa: E402
+from libckpt.megatron._memory import Memory  # noqa: E402
 
 
 @pytest.fixture
@@ -48,6 +49,33 @@ def test_training_does_not_begin_over_a_release(begun, tmp_path, text):
 def test_without_a_tracker_training_begins(begun, tmp_path, caplog):
     assert begun(load_dir=tmp_path).load([torch.nn.Linear(2, 2)], None, None) == (0, 0)
     assert "nothing to resume from: training begins at iteration 0" in caplog.text
+
+
+class Overlapping:
+    """Counts how often its parameters are gathered outside of a forward pass."""
+
+    ddp_config = types.SimpleNamespace(overlap_param_gather=True)
+    remove_forward_pre_hook_handles = (1,)
+    gathered = 0
+
+    def disable_forward_pre_hook(self):
+        self.gathered += 1
+
+    def enable_forward_pre_hook(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("interval", "expected"), [(3, 2), ("3", 2), ("never", 0), ("1h", 6), (1, 6)]
+)
+def test_parameters_are_gathered_for_the_steps_that_may_be_due(runtime, interval, expected):
+    memory = Memory("job", {"save_mem_interval": interval})
+    memory.error = "a model that nobody knows"  # It is refused behind the gathering.
+    model = Overlapping()
+    for iteration in range(1, 7):
+        memory.save(iteration, ([model], None, None), {})
+    memory.session.abandon()
+    assert model.gathered == expected
 
 
 class Hollow:

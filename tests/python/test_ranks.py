@@ -31,7 +31,7 @@ class Cluster:
     program = "ranks.py"
 
     def __init__(self, scratch, programs, trainer):
-        self.scratch, self.programs, self._trainer = scratch, programs, trainer
+        self.scratch, self.programs, self.trainer = scratch, programs, trainer
         self._shell = subprocess.Popen(["bash"], cwd=ROOT, text=True, stdin=subprocess.PIPE,
                                        stdout=subprocess.PIPE)  # fmt: skip
         self.do(f". examples/training/nodes.sh; nodes_open '{scratch}'")
@@ -65,7 +65,8 @@ class Cluster:
                 environment |= {"LIBCKPT_INTERFACE": address, "LIBCKPT_PORT": self.port}
         return self._environments[name]
 
-    def start(self, nodes, job, *arguments, **environment):
+    def environments(self, nodes, **environment):
+        """Of a new launch of ranks, each on the node of that place."""
         self._reserved.append(ports.reserve())
         common = {
             "WORLD_SIZE": str(len(nodes)),
@@ -73,14 +74,18 @@ class Cluster:
             "MASTER_PORT": str(self._reserved[-1].getsockname()[1]),
             **environment,
         }
-        each = [self.node(name) | common for name in nodes]
-        return self._trainer(self.program, json.dumps(each), job, *map(str, arguments))
+        return [self.node(name) | common for name in nodes]
 
-    def lose(self, name, process):
-        """The node with its trainer, its daemon and all its memory."""
+    def start(self, nodes, job, *arguments, **environment):
+        each = json.dumps(self.environments(nodes, **environment))
+        return self.trainer(self.program, each, job, *map(str, arguments))
+
+    def lose(self, name, *processes):
+        """The node with its trainers, its daemon and all its memory."""
         if self.spaces:
             self.do(f'ip -n "$nodes_prefix-net" link del port-{name}')
-        os.kill(process, signal.SIGKILL)
+        for process in processes:
+            os.kill(process, signal.SIGKILL)
         self.do(f"node_lose {name} 2>&1")
 
     def stop(self, name):

@@ -80,6 +80,7 @@ def test_copies_of_the_shards_are_captured_once_among_them(sharded, tmp_path):
     many = {"WIDTH": "40001", "COPIES": "2"}
     directory = tmp_path / "dir"
     whole = sharded.start("ABCD", "whole", 6, **many).finish()
+    assert said(whole, 0, "mesh") == [["2", "2"]]
     job = sharded.start("ABCD", "job", 6, directory, HOLD_AT="5", **many)
     job.wait_until_said("r0 made 5 ")
     four = job.log.read_text()
@@ -90,6 +91,7 @@ def test_copies_of_the_shards_are_captured_once_among_them(sharded, tmp_path):
     assert results(log) == results(whole)
     sizes = [file.stat().st_size for file in directory.glob("step-000000006/*.safetensors")]
     model = 3 * 4 * (16 + 1 + 2 + 2) * 40001  # With its state, in bytes.
+    assert model < sum(sizes) < 1.2 * model + (4 << 20), sizes
     assert max(sizes) < 1.2 * model / 4 + (1 << 20), sizes
     for name in "ABCE":
         sharded.stop(name)
@@ -115,6 +117,7 @@ def test_copies_of_shards_become_plain_shards_and_copies_again(sharded):
         job = sharded.start(nodes, "job", 20, HOLD_AT=str(at), **more)
         job.wait_until_said(f"r0 made {at} ")
         log = job.log.read_text()
+        assert len(said(log, 0, "mesh")[0]) == len(more) + 1
         if before is not None:
             assert check_began(log, len(nodes), saved_by, before, memory) > newest
         kill_all(log, len(nodes), job)

@@ -4,9 +4,9 @@ acc.py PROJECT KIND OPTIONS: KIND is stock or libckpt; OPTIONS is JSON: "ranks",
 (total_limit), "resume" (how stock resumes: "state" calls load_state()), "every" (save_state),
 "seedable", "ema" (of the weights, a registered object), "sharded" (FSDP2), "accumulate" (so many
 batches in an update), "hold" (after that step), "waits" (this long for each step to be committed),
-"gpu", "settles" (its folders are there before it holds) and "alike" (any number of ranks computes
-the same). Each rank says "began STEP",
-"made STEP LOSS" and, at the end, "weights DIGEST".
+"gpu", "width" (of the model), "settles" (its folders are there before it holds), "nodes" (the
+environment of each rank, where each is on a node of its own) and "alike" (any number of ranks
+computes the same). Each rank says "began STEP", "made STEP LOSS" and, at the end, "weights DIGEST".
 """
 
 import contextlib
@@ -93,9 +93,10 @@ def train(project, kind, options):
                                           torch.randn(56, 4, generator=generator))  # fmt: skip
     torch.manual_seed(5)
     is_alike = options.get("alike", False)
-    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(),
+    width = options.get("width", 64)
+    model = torch.nn.Sequential(torch.nn.Linear(16, width), torch.nn.ReLU(),
                                 torch.nn.Dropout(0.0 if is_alike else 0.2),
-                                torch.nn.Linear(64, 4))  # fmt: skip
+                                torch.nn.Linear(width, 4))  # fmt: skip
     torch.manual_seed(50 + accelerator.process_index)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)
@@ -180,6 +181,7 @@ def main(project, kind, options):
         doors.uninstall()
     if not options.get("gpu"):
         os.environ["ACCELERATE_USE_CPU"] = "true"
-    if ranks > 1 or options.get("sharded"):
-        doors.become_rank(ranks)
+    nodes = options.get("nodes", ())
+    if ranks > 1 or options.get("sharded") or nodes:
+        doors.become_rank(ranks, nodes)
     train(project, kind, options)

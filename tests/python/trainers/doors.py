@@ -1,4 +1,4 @@
-"""Ranks of one machine, forked: for the trainers of the frameworks' doors."""
+"""Ranks, forked, of one machine or of several nodes: for the trainers of the frameworks' doors."""
 
 import ctypes
 import gc
@@ -13,8 +13,11 @@ import ports
 PR_SET_PDEATHSIG = 1
 
 
-def become_rank(count):
-    """Forks the ranks, which die with this process; returns in each of them."""
+def become_rank(count, nodes=()):
+    """Forks the ranks, which die with this process; returns in each of them.
+
+    nodes: the environment of each rank, where each is on a node of its own.
+    """
     parent, children = os.getpid(), []
     with ports.reserve() as reserved:
         for rank in range(count):
@@ -27,10 +30,18 @@ def become_rank(count):
                 os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count),
                                   LOCAL_WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1",
                                   MASTER_PORT=port)  # fmt: skip
+                if nodes:
+                    _enter_node(rank, nodes[rank])
                 return
             os.write(1, f"process {rank} {children[-1]}\n".encode())
         ended = [os.waitpid(child, 0)[1] for child in children]
     sys.exit(any(ended))
+
+
+def _enter_node(rank, environment):
+    os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", NODE_RANK=str(rank), **environment)
+    if "SPACE" in environment:
+        ports.enter(environment["SPACE"])
 
 
 def uninstall():

@@ -2,9 +2,10 @@
 
 fit.py ROOT KIND OPTIONS: KIND is stock or libckpt; OPTIONS is JSON: "ranks", "steps", "every"
 (ModelCheckpoint), "path" (ckpt_path), "hold" (after that step), "dies" (when the file of that
-step was saved), "waits" (this long for each step to be committed), "accumulate", "gpu" and
-"alike" (any number of ranks computes the same). Each rank says "began STEP", "made STEP LOSS" and,
-at the end, "weights DIGEST".
+step was saved), "waits" (this long for each step to be committed), "accumulate", "gpu", "width" (of
+the model), "nodes" (the environment of each rank, where each is on a node of its own) and "alike"
+(any number of ranks computes the same). Each rank says "began STEP", "made STEP LOSS" and, at the
+end, "weights DIGEST".
 """
 
 import contextlib
@@ -52,11 +53,11 @@ class Loader:
 
 
 class Model(pl.LightningModule):
-    def __init__(self, dropout=0.2):
+    def __init__(self, dropout, width):
         super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(),
+        self.layers = torch.nn.Sequential(torch.nn.Linear(16, width), torch.nn.ReLU(),
                                           torch.nn.Dropout(dropout),
-                                          torch.nn.Linear(64, 4))  # fmt: skip
+                                          torch.nn.Linear(width, 4))  # fmt: skip
 
     def training_step(self, batch, _):
         loss = (self.layers(batch[:, :16]) - batch[:, 16:]).square().mean()
@@ -115,7 +116,7 @@ def train(root, kind, options):
 
         plugins, memory = [libckpt.lightning.CheckpointIO()], libckpt.lightning.Callback()
         path = path or libckpt.lightning.NEWEST
-    ranks = options.get("ranks", 1)
+    ranks, nodes = options.get("ranks", 1), options.get("nodes", ())
     rank = int(os.environ.get("RANK", 0))
     files = Dying(f"{root}/files", every_n_train_steps=options.get("every", 5), save_top_k=1,
                   monitor="step", mode="max", save_last=options.get("last", False))  # fmt: skip
@@ -125,13 +126,14 @@ def train(root, kind, options):
     trainer = pl.Trainer(
         max_steps=options.get("steps", 30), default_root_dir=root,
         accelerator="auto" if options.get("gpu") else "cpu",
-        devices=ranks, strategy="ddp" if ranks > 1 else "auto", logger=False, plugins=plugins,
+        devices=1 if nodes else ranks, num_nodes=len(nodes) or 1,
+        strategy="ddp" if ranks > 1 else "auto", logger=False, plugins=plugins,
         callbacks=callbacks, enable_progress_bar=False, enable_model_summary=False,
         accumulate_grad_batches=options.get("accumulate", 1), max_epochs=-1,
     )  # fmt: skip
     torch.manual_seed(5)
     is_alike = options.get("alike", False)
-    model = Model(0.0) if is_alike else Model()
+    model = Model(0.0 if is_alike else 0.2, options.get("width", 64))
     torch.manual_seed(50 + rank)
     trainer.fit(model, Loader(rank, ranks if is_alike else None), ckpt_path=path)
     total = hashlib.sha256()
@@ -145,6 +147,7 @@ def main(root, kind, options):
     ranks = options.get("ranks", 1)
     if kind == "stock":
         doors.uninstall()
-    if ranks > 1:
-        doors.become_rank(ranks)
+    nodes = options.get("nodes", ())
+    if ranks > 1 or nodes:
+        doors.become_rank(ranks, nodes)
     train(root, kind, options)

@@ -5,9 +5,10 @@ made: it resumes where stock Transformers would), overriding (a subclass with a 
 its own), reading (a callback that wants the folder in on_save), pushing (to the hub), forgetful
 (what is in memory cannot be restored) or unfinalized (a Transformers whose training ends without
 asking); ARGUMENTS is JSON for TrainingArguments, besides "resume", what train() is called with,
-"width" and "dropout", of the model, "ranks", which are real ones also when it is 1, "again": a
-second training by the same Trainer, and what Hold says, of the last training. With "deepspeed" or
-"fsdp" among them the model is sharded. Says "made STEP" and, at the end, each loss, and the digests
+"width" and "dropout", of the model, "ranks", which are real ones also when it is 1, "nodes": the
+environment of each rank, where each is on a node of its own, "again": a second training by the same
+Trainer, and what Hold says, of the last training. With "deepspeed" or "fsdp" among them the model
+is sharded. Says "made STEP" and, at the end, each loss, and the digests
 of the losses and of the weights; of several ranks, rank 0 says it.
 """
 
@@ -183,9 +184,9 @@ def results(trainer):
     return hashlib.sha256(repr(losses).encode()).hexdigest(), weights.hexdigest()
 
 
-def become_rank(count):
+def become_rank(count, nodes):
     """Forks the ranks; returns in each of them, and lets the first one speak."""
-    doors.become_rank(count)
+    doors.become_rank(count, nodes)
     if os.environ["RANK"] != "0":
         sys.stdout = open(os.devnull, "w")
 
@@ -220,9 +221,9 @@ def prepare_deepspeed():
 
 def main(output, kind, options):
     options = json.loads(options)
-    ranks = options.pop("ranks", 0)
+    ranks, nodes = options.pop("ranks", 0), options.pop("nodes", ())
     if ranks > 0:
-        become_rank(ranks)
+        become_rank(ranks, nodes)
         options["ddp_backend"] = "gloo"
     if "deepspeed" in options:
         prepare_deepspeed()

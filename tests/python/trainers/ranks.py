@@ -4,7 +4,6 @@ ranks.py NODES JOB STEPS [DIR]: NODES is JSON, the environment of each rank.
 """
 
 import contextlib
-import ctypes
 import hashlib
 import json
 import os
@@ -119,16 +118,10 @@ def train(job, steps, directory=None):
     ports.leave()
 
 
-def enter(space):
-    """The node's network; what is started from here has it too."""
-    clone_newnet = 0x40000000
-    with open(space) as file:
-        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), clone_newnet) != 0:
-            raise OSError(ctypes.get_errno(), f"enter {space}")
-
-
 def main(nodes, *arguments, train=train):
     """Forks the ranks: their imports are done."""
+    import ports  # Only where this runs as a program.
+
     processes = {}
     for rank, environment in enumerate(json.loads(nodes)):
         process = os.fork()
@@ -136,7 +129,7 @@ def main(nodes, *arguments, train=train):
             os.environ.update(environment)
             os.environ["RANK"] = str(rank)
             if "SPACE" in environment:
-                enter(environment["SPACE"])
+                ports.enter(environment["SPACE"])
             train(*arguments)
             return
         processes[process] = rank

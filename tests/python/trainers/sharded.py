@@ -1,6 +1,7 @@
 """Ranks under FSDP2, each on a node of its own, to be killed and started again in any number.
 
-sharded.py NODES JOB STEPS [DIR]: NODES is JSON, the environment of each rank.
+sharded.py NODES JOB STEPS [DIR]: NODES is JSON, the environment of each rank. WIDTH there is the
+model's, COPIES the number of groups of ranks that hold all of the model each (HSDP).
 """
 
 import contextlib
@@ -18,15 +19,15 @@ from torch.distributed.fsdp import fully_shard
 
 import libckpt
 
-# No number of ranks divides it evenly. The last layer has fewer rows than three ranks.
-WIDTH = int(os.environ.get("WIDTH", 65))
-COPIES = int(os.environ.get("COPIES", 1))  # Groups of ranks that hold all of the model each (HSDP).
+WIDTH = 65  # No number of ranks divides it evenly.
 
 
 def make_model():
+    """The last layer has fewer rows than three ranks."""
     torch.manual_seed(1)
-    return torch.nn.Sequential(torch.nn.Linear(16, WIDTH), torch.nn.LayerNorm(WIDTH),
-                               torch.nn.Tanh(), torch.nn.Linear(WIDTH, 2))  # fmt: skip
+    width = int(os.environ.get("WIDTH", WIDTH))
+    return torch.nn.Sequential(torch.nn.Linear(16, width), torch.nn.LayerNorm(width),
+                               torch.nn.Tanh(), torch.nn.Linear(width, 2))  # fmt: skip
 
 
 def digest(model, optimizer):
@@ -43,9 +44,11 @@ def digest(model, optimizer):
 def train(job, steps, directory=None):
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo")
-    mesh = dist.init_device_mesh("cpu", (world,))
-    if COPIES > 1:
-        mesh = dist.init_device_mesh("cpu", (COPIES, world // COPIES))
+    copies = int(os.environ.get("COPIES", 1))
+    shape, names = (copies, world // copies), ("copies", "parts")
+    mesh = dist.init_device_mesh("cpu", shape if copies > 1 else (world,),
+                                 mesh_dim_names=names if copies > 1 else names[1:])  # fmt: skip
+    say("mesh", *mesh.shape)
     model = make_model()
     # It never has a gradient, nor the optimizer state for it.
     model.register_parameter("unused", torch.nn.Parameter(torch.randn(7)))

@@ -2,8 +2,9 @@
 started again in any number.
 
 titan.py NODES FOLDER STEPS KIND OPTIONS: NODES is JSON, the environment of each rank; KIND is
-libckpt, or stock for torchtitan's own manager; OPTIONS is JSON, for the manager's Config. They are
-what torchtitan's Trainer calls: its load and its loop are these lines, its models want GPUs.
+libckpt, or stock for torchtitan's own manager; OPTIONS is JSON, for the manager's Config, besides
+"alike": any number of ranks computes the same. They are what torchtitan's Trainer calls: its load
+and its loop are these lines, its models want GPUs.
 """
 
 import functools
@@ -24,13 +25,16 @@ from torch.distributed.fsdp import fully_shard
 class Loader:
     """Goes on where it was."""
 
-    def __init__(self, rank):
-        self.generator = torch.Generator().manual_seed(rank)
+    def __init__(self, rank, ranks=None):
+        """`ranks`: each has its part of the same batches."""
+        self.rank, self.ranks = rank, ranks
+        self.generator = torch.Generator().manual_seed(rank if ranks is None else 0)
         self.batch = 0
 
     def next(self):
         self.batch += 1
-        return torch.randn(8, 16, generator=self.generator)
+        batch = torch.randn(8, 16, generator=self.generator)
+        return batch if self.ranks is None else batch[self.rank :: self.ranks]
 
     def state_dict(self):
         return {"generator": self.generator.get_state(), "batch": self.batch}
@@ -52,7 +56,8 @@ class Trainer:
         else:
             from libckpt.torchtitan import CheckpointManager
         self.step = self.ntokens_seen = 0
-        mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+        ranks, is_alike = dist.get_world_size(), options.pop("alike", False)
+        mesh = dist.init_device_mesh("cpu", (ranks,))
         self.model = make_model()
         for layer in (self.model[0], self.model[3]):
             fully_shard(layer, mesh=mesh)
@@ -61,7 +66,7 @@ class Trainer:
         settings.implementation = "foreach"
         self.optimizers = settings.build(model_parts=[self.model])
         self.scheduler = LRSchedulersContainer(self.optimizers, lambda step: 1 / (1 + step / 10))
-        self.loader = Loader(dist.get_rank())
+        self.loader = Loader(dist.get_rank(), ranks if is_alike else None)
         configuration = CheckpointManager.Config(
             enable=True, folder=folder, last_save_model_only=False, **options
         )

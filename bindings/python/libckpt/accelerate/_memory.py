@@ -89,10 +89,32 @@ class Memory:
 
     def _restore_items(self, source):
         try:
+            self._check_states(source)
             return self.session.restore(self.items(), source=source)
         except errors.NotFound:
             self._prepare()
             raise
+
+    def _check_states(self, source):
+        """A registered object without a state is no reason to refuse a training that begins. What
+        memory has cannot be given to it. All ranks call it."""
+        failure = self._state_failure()
+        try:
+            self.session.agree("states", failure)
+        except Exception as error:  # Our own, or another rank's.
+            self.session.restore(shapes_only=True, source=source)  # Raises where nothing is lost.
+            raise failure or error from None
+
+    def _state_failure(self):
+        for number, item in enumerate(self._accelerator._custom_objects):
+            try:
+                item.state_dict()
+            except Exception as error:
+                name = f"the registered object {number} ({type(item).__name__})"
+                logger.warning("libckpt: %s has no state: %s; while that is so, no step is "
+                               "captured in memory", name, error)  # fmt: skip
+                return errors.Unavailable(f"{name} has no state: {error}")
+        return None
 
     def _prepare(self):
         """Room, so that the first capture need not wait."""

@@ -10,7 +10,7 @@ import torch
 
 from libckpt import errors
 from libckpt._init import init
-from libckpt.core import _resuming, _unopened
+from libckpt.core import _resuming, _settings, _unopened
 from libckpt.megatron import _optimizers, _parallel, _training
 from libckpt.megatron._pieces import Pieces
 from libckpt.rng import RNG
@@ -24,7 +24,7 @@ class Memory:
 
     def __init__(self, job, options):
         self.session, self.error, self.unopened = None, None, None
-        self._interval = options.get("save_mem_interval", 1)
+        self._steps = _settings.steps_between(options)
         self._pieces, self._made_of = None, ()
         self._has_saved = False
         try:
@@ -83,9 +83,11 @@ class Memory:
         raise errors.Unavailable(f"{self.error}; Megatron's steps are not captured")
 
     def _is_due(self, iteration):
-        """Not asked for steps between: they would collect all for nothing."""
-        interval = self._interval
-        is_due = type(interval) is not int or iteration % interval == 0
+        """Not asked for steps between: they would gather and collect all for nothing. By time, one
+        rank may find a step due that another one does not: all of them gather at each."""
+        if self._steps is None:
+            return True
+        is_due = self._steps > 0 and iteration % self._steps == 0
         if not is_due and self.session is not None:
             self.session._between.report(iteration)
         return is_due
