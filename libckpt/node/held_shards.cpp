@@ -148,11 +148,15 @@ Task<void> HeldShards::read(std::shared_ptr<const ShardRecord> record,
     sink.take(index, bytes);
     if (sink.wanted_bytes) *counter += sink.wanted_bytes(index);
   };
-  if (std::shared_ptr<Slot> slot = held_here(record->id.rank)) {
-    CKPT_CO_CHECK(co_await read_here(std::move(slot), std::move(chunks), take_once, hooks.compute));
+  const std::uint32_t rank = record->id.rank;
+  // A copy that is damaged is put aside, and the next one is found. Each is read once.
+  std::set<const Slot*> tried;
+  std::shared_ptr<Slot> slot = held_here(rank);
+  while (!left.empty() && slot && tried.insert(slot.get()).second) {
+    CKPT_CO_CHECK(co_await read_here(std::move(slot), still_wanted(), take_once, hooks.compute));
+    slot = held_here(rank);
   }
   if (left.empty()) co_return Status();
-  const std::uint32_t rank = record->id.rank;
   Status from_memory = co_await read_from_peers(record, still_wanted(), take_once);
   if (from_memory) co_return Status();
   if (start_.source == SourceChoice::memory) co_return from_memory;
@@ -188,11 +192,11 @@ Task<void> HeldShards::read_here(std::shared_ptr<Slot> slot, std::vector<std::si
   co_return Status();
 }
 
-// A Chunk that is damaged puts the whole copy aside. The references live until all are read.
+// A Chunk that is damaged puts the whole copy aside; what is good of it is read all the same, since
+// other copies may be damaged elsewhere. The references live until all are read.
 Task<void> HeldShards::read_chunk_here(const arena::Lease& lease, std::size_t index,
                                        const gather::ChunkSink& sink, Compute* compute,
                                        bool& is_damaged) {
-  if (is_damaged) co_return Status();
   const format::Extent extent = lease.record().chunk(index);
   const std::span<const std::byte> bytes = lease.bytes().subspan(extent.offset, extent.bytes);
   const Crc32 expected = lease.record().chunk_crcs.at(index);

@@ -1,8 +1,8 @@
 // HeldShards: the shards of a restored step as they lie in the memory of nodes, ours first, and on
 // storage where no memory has them.
 //
-// A Chunk that fails its checksum here is asked of the peers that the Start names, and then of
-// storage.
+// A Chunk that fails its checksum here is taken from another copy on this node, and else asked of
+// the peers that the Start names, and then of storage.
 //
 // Threads: the engine's. Lifetime: that of one restore of one rank. It holds nothing of the job
 //          between calls.

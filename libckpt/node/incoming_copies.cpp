@@ -99,6 +99,11 @@ Status IncomingCopies::sealed(std::uint64_t ticket) {
     receiving.slot->abandon();
     return fail(Errc::cancelled, "seal a copy: fenced, or its memory was freed");
   }
+  // Healing or a restore has brought it meanwhile. Two of them would take the room of newer steps.
+  if (slots_.find(receiving.record->id, receiving.digest)) {
+    receiving.slot->abandon();
+    return {};
+  }
   receiving.slot->filled();
   receiving.slot->seal(std::move(receiving.record));
   CKPT_POINT("repl.ack.after");

@@ -129,7 +129,7 @@ World::World(WorldOptions options)
   world_size_ = 1 + static_cast<std::uint32_t>(random_.below(3));
   if (random_.one_in(2)) replicas_ = 3;
   // A lost node then leaves gaps in the memory of the others, where no law is about second copies.
-  if (options_.is_stored && options_.seed % 3 != 1) replicas_ = 1;
+  if (options_.is_stored && (options_.seed % 3 == 2 || options_.seed % 6 == 3)) replicas_ = 1;
   mem_interval_.steps = 1;
   if (random_.one_in(3)) {
     mem_interval_ = Interval{0, std::chrono::milliseconds(100 + random_.below(900))};
@@ -142,8 +142,8 @@ World::World(WorldOptions options)
   is_noisy_ = random_.one_in(3);
   if (is_noisy_) network_.set_options(noise());
   flips_memory_ = !is_noisy_ && random_.one_in(3);
-  // Where memory alone has the steps, these lose what no law could demand.
-  if (options_.is_elastic) flips_memory_ = options_.trainers_retract = false;
+  // Where memory alone has the steps, it loses what no law could demand.
+  if (options_.is_elastic) options_.trainers_retract = false;
 }
 
 World::~World() {
@@ -290,8 +290,17 @@ void World::keep_one_member(std::vector<std::string>& nodes) {
   }
 }
 
+// Every node of the list has a rank.
+void World::draw_world_size() {
+  if (!options_.is_elastic || keeps_world_size_) return;
+  world_size_ = 1 + static_cast<std::uint32_t>(random_.below(5));
+  if (takes_all_nodes_) world_size_ = nodes_max;
+  if (keeps_members_)
+    world_size_ = std::max(world_size_, static_cast<std::uint32_t>(members_.size()));
+}
+
 void World::launch() {
-  if (options_.is_elastic) world_size_ = 1 + static_cast<std::uint32_t>(random_.below(5));
+  draw_world_size();
   ++group_;
   ++outcome_.launches;
   relaunch_at_.reset();
@@ -482,6 +491,8 @@ bool World::holds(const std::string& machine, std::uint32_t rank, format::StepId
 
 void World::flip_memory_of(const std::string& machine, std::uint64_t flips) {
   for (; flips > 0; --flips) machines_.at(machine)->memory.flip_a_bit(random_);
+  flipped_at_ = now_;
+  may_be_damaged_ = true;
   memory_lost(machine);
 }
 
@@ -613,7 +624,8 @@ void World::began(std::uint32_t rank, std::uint64_t group, const control::Begun&
                          committed_->timeline, number(committed_->step)));
   if (begun.restored) ++times_begun_[*begun.restored];
   drops_memory_outside_ = !has_storage() && !begun.restored;
-  is_undisturbed_ = options_.is_elastic && !is_noisy_ && !are_links_cut_;
+  // Damage that this restore did not have to read is found by a later one.
+  is_undisturbed_ = options_.is_elastic && !is_noisy_ && !are_links_cut_ && !may_be_damaged_;
   // Nodes that were away when a step was committed, and are alone now, cannot abandon it.
   const bool have_heard = std::ranges::any_of(
       members_, [this](const std::string& name) { return heard_of_commit_.contains(name); });
@@ -635,6 +647,7 @@ void World::reached(std::uint32_t, format::StepId at, Level level, bool is_base)
     committed_ = at;
     ++outcome_.commits;
     losses_since_commit_ = 0;
+    may_be_damaged_ = may_be_damaged_ && now_ - flipped_at_ <= settling_time;
     members_at_commit_ = members_.size();
     heard_of_commit_ = {members_.begin(), members_.end()};
     const bool hear_one_another = !options_.is_elastic || !are_links_cut_;
@@ -729,13 +742,7 @@ Outcome World::run() {
   check_converges();
   count_unchanged();
   check_storage();
-  // Each takes longer than all before.
-  if (options_.seed % 3 == 0 && !options_.is_elastic) {
-    hang_storage();
-    hang_writer();
-    lose_coordinator();
-    rot_storage();
-  }
+  if (options_.seed % 3 == 0) disasters();  // Each takes longer than all before.
   if (options_.seed % 3 == 1) {
     check_redundancy();
     check_healing();

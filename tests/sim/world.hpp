@@ -10,7 +10,8 @@
 // Slots memory takes its time on some machines.
 //
 //   run(): faults (kills, zombies, partitions, slow and failing disk, flips) --> calm --> checks
-//          --> of each third seed, in calm: storage hangs, the coordinator dies, a file rots
+//          --> of each third seed, in calm: bits flip between two lives of an elastic world,
+//              storage hangs, the coordinator dies, a file rots
 //
 // Laws, checked when they can first be broken: I1 no committed step is lost within the tolerance,
 // I2 right bytes only, I3 all ranks begin from one step, I4 no durable step is lost, I5 the fenced
@@ -28,6 +29,7 @@
 #include <vector>
 
 #include "sim/sim_trainer.hpp"
+#include "sim/world_options.hpp"
 #include "storage/catalog.hpp"
 #include "support/fake_clock.hpp"
 #include "support/memory_file_system.hpp"
@@ -39,30 +41,8 @@ inline const std::string job_directory = "/ckpt";
 inline constexpr Duration settling_time = std::chrono::seconds(6);  // Longer than any detection.
 // How often a daemon looks for damage in its memory and its files.
 inline constexpr Duration verify_every = std::chrono::seconds(7);
-
-struct WorldOptions {
-  std::uint64_t seed = 1;
-  bool is_verbose = false;
-  bool trainers_retract = false;  // They ask for restores in mid-training and give them up.
-  bool is_elastic = false;      // Each launch has another number of ranks, and there is no storage.
-  bool is_stored = false;       // An elastic world has storage all the same.
-  bool is_frozen = false;       // Most bytes stay the same for some steps, and are not sent again.
-  bool has_copies = false;      // All ranks hold one tensor, and divide its capture.
-  bool has_pauses = false;      // Nodes stand still for seconds and go on, and no link is cut.
-  bool has_slow_slots = false;  // On some machines every Slot takes its time, those for copies too.
-};
-
-struct Outcome {
-  std::vector<std::string> violations;  // Empty: all laws held.
-  std::uint64_t launches = 0;
-  std::uint64_t restores = 0;        // Groups that began from a step.
-  std::uint64_t mixed_restores = 0;  // Of ranks: from memory and from storage.
-  std::uint64_t commits = 0;
-  std::uint64_t kills = 0;
-  std::uint64_t captures = 0;
-  std::uint64_t publications = 0;
-  std::uint64_t bytes_unchanged = 0;  // Not sent again, by the daemons that live at the end.
-};
+// Some of them hit the bytes of each copy: a Slot is small, and has hardly any room to spare.
+inline constexpr std::uint64_t flips_to_hit_all = 1000;
 
 class World final : public Oracle {
  public:
@@ -98,6 +78,7 @@ class World final : public Oracle {
   void kill_machine(std::string name);
   void start_trainer(Machine& machine, std::uint32_t rank, TrainerPlan plan);
   void restart_daemon(const std::string& name);  // Its trainers live on.
+  void draw_world_size();
   void launch();
   void keep_one_member(std::vector<std::string>& nodes);
   std::vector<Step> steps_to_look_at();
@@ -129,6 +110,8 @@ class World final : public Oracle {
   std::vector<storage::Checkpoint> good_checkpoints();  // Ascending; on the disk as it is.
 
   // Disasters in calm (world_disasters.cpp).
+  void disasters();
+  void flip_between_lives();
   void hang_storage();
   void hang_writer();
   void lose_coordinator();
@@ -158,7 +141,8 @@ class World final : public Oracle {
   Interval mem_interval_;
   bool keeps_members_ = false;    // The next launch runs on the same nodes.
   bool takes_all_nodes_ = false;  // The next launch has a node for each rank.
-  bool holds_launches_ = false;   // The launcher sleeps.
+  bool keeps_world_size_ = false;
+  bool holds_launches_ = false;  // The launcher sleeps.
   std::uint64_t group_ = 0;
   std::uint64_t next_name_ = 0;
   std::uint64_t owner_ = 0;
@@ -180,6 +164,8 @@ class World final : public Oracle {
   // Since the newest launch began, no memory was lost, and all nodes hear one another.
   bool is_undisturbed_ = false;
   bool are_links_cut_ = false;
+  Time flipped_at_{};
+  bool may_be_damaged_ = false;  // Bits have flipped since the committed step was captured.
   // A launch began with nothing. Steps on nodes outside of it are dropped: without storage nothing
   // would say which of the two is newer.
   bool drops_memory_outside_ = false;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr Duration hang = std::chrono::seconds(60);  // Longer than any patience.
 constexpr Duration goes_on_max = std::chrono::seconds(40);
+constexpr Duration two_saves_max = std::chrono::seconds(20);
 
 }  // namespace
 
@@ -29,6 +30,45 @@ std::vector<storage::Checkpoint> World::good_checkpoints() {
   std::erase_if(good,
                 [](const storage::Checkpoint& checkpoint) { return checkpoint.is_abandoned; });
   return good;
+}
+
+void World::disasters() {
+  if (options_.is_elastic) flip_between_lives();
+  // Those of storage take long: an elastic world has them more rarely.
+  const bool is_their_turn = !options_.is_elastic || options_.seed % 15 == 0;
+  if (!has_storage() || !is_their_turn) return;
+  hang_storage();
+  if (replicas_ > 1) hang_writer();  // Without a copy nobody else can write its part.
+  lose_coordinator();
+  rot_storage();
+}
+
+// Bits flip in all that the memory of a node has, and before the node finds that, another number of
+// ranks begins. What is damaged comes from the other copies, or from storage.
+void World::flip_between_lives() {
+  advance(settling_time);
+  log_info("all memory of a node is damaged between two lives");
+  may_ask_older_ = false;
+  keeps_members_ = true;
+  is_training_paused_ = true;
+  advance(std::chrono::seconds(2));
+  // Of a step that no memory has, storage may have only what other ranks saved.
+  const bool is_elsewhere = has_all_copies() || (durable_ && durable_ >= committed_);
+  const bool is_safe = committed_ && members_.size() > 1 && is_elsewhere;
+  const std::optional<format::StepId> before = committed_;
+  const std::uint64_t launches = outcome_.launches;
+  flip_memory_of(members_[random_.below(members_.size())], flips_to_hit_all);
+  kill_random_trainer();
+  const auto has_begun = [&] { return outcome_.launches > launches && groups_.contains(group_); };
+  for (const Time end = now_ + goes_on_max; now_ < end && !has_begun();)
+    advance(std::chrono::milliseconds(200));
+  const std::optional<format::StepId> after =
+      has_begun() ? groups_.at(group_).restored : std::nullopt;
+  if (is_safe && !(after >= before))
+    violated(fmt::format("I1: flips in one memory lost timeline {} step {}, which others had",
+                         before->timeline, number(before->step)));
+  keeps_members_ = is_training_paused_ = false;
+  check_converges();
 }
 
 // A trainer dies while storage hangs: all begin again from what the memory of their nodes has.
@@ -94,7 +134,7 @@ void World::check_checkpoints() {
 // Three copies on three nodes: the coordinator dies when the second node has its copy of a step and
 // the third has not. The second takes over, and may call no step committed that the third lacks.
 void World::lose_coordinator() {
-  if (world_size_ < 3 || replicas_ < 3) return;
+  if ((world_size_ < 3 && !options_.is_elastic) || replicas_ < 3) return;
   may_ask_older_ = false;
   takes_all_nodes_ = true;
   kill_random_trainer();
@@ -127,9 +167,17 @@ void World::lose_coordinator() {
 }
 
 // All memory is lost, and a bit of the newest checkpoint is wrong, in a file or a part of a rank.
+// Daemons restore from storage alone only what as many ranks saved.
 void World::rot_storage() {
+  const auto are_of_now = [this] {
+    const std::vector<storage::Checkpoint> good = good_checkpoints();
+    return good.size() >= 2 && good.back().world_size == world_size_ &&
+           good[good.size() - 2].world_size == world_size_;
+  };
+  for (const Time end = now_ + two_saves_max; options_.is_elastic && now_ < end && !are_of_now();)
+    advance(std::chrono::milliseconds(200));
+  if (!are_of_now()) return;
   const std::vector<storage::Checkpoint> good = good_checkpoints();
-  if (good.size() < 2) return;
   std::vector<std::string> members;
   for (const std::string& path : disk_.tree()) {
     const bool is_of_newest = path.starts_with(job_directory + "/" + good.back().name + "/");
@@ -142,11 +190,13 @@ void World::rot_storage() {
   disk_.flip(rotten, random_.below(disk_.content(rotten).size()),
              static_cast<unsigned>(random_.below(8)));
   may_ask_older_ = false;
+  keeps_world_size_ = true;
   while (!machines_.empty()) kill_machine(machines_.begin()->first);
   durable_ = good[good.size() - 2].at;
   durable_is_demanded_ = true;
   const std::uint64_t restores = outcome_.restores;
   check_converges();
+  keeps_world_size_ = false;
   if (outcome_.restores == restores) violated("liveness: nothing was restored beside rot");
 }
 

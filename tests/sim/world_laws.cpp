@@ -16,8 +16,6 @@ constexpr Duration look_again_after = std::chrono::milliseconds(200);
 constexpr Duration launch_time_max = std::chrono::seconds(60);
 // A node is missed after 2.5 s and dialled again every 2 s; a copy is tried again every 2 s.
 constexpr Duration copies_time_max = std::chrono::seconds(15);
-// Some of them hit the bytes of each copy: a Slot is small, and has hardly any room to spare.
-constexpr std::uint64_t flips_to_hit_all = 1000;
 constexpr Duration heartbeat = std::chrono::milliseconds(500);
 
 }  // namespace

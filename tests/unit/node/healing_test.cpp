@@ -72,6 +72,22 @@ TEST_CASE("healing: a node takes copies of a rank that it had itself, and healed
   cluster.commit(Step{7});
 }
 
+TEST_CASE("healing: a copy that a peer brings meanwhile is not kept beside the healed one",
+          "[unit][node]") {
+  Cluster cluster;
+  cluster.begin("AB", verified());
+  cluster.commit(Step{5});
+  cluster.damage(1);
+  cluster.end_world();
+  cluster.limit_streams(16 * KiB);  // Each copy takes seconds.
+  const auto before = cluster.status("B").at("slot_bytes");
+  REQUIRE(cluster.pass_until([&] { return cluster.status("B").at("slot_bytes") > before; }));
+  cluster.begin("BA", verified());  // Rank 1 is on node A now, which sends its copy to B.
+  REQUIRE(cluster.pass_until([&] { return healed(cluster, "B", "copies") == 1; }));
+  cluster.limit_streams(0);
+  for (const std::uint64_t step : {6u, 7u, 8u}) cluster.commit(Step{step});
+}
+
 TEST_CASE("healing: the second copy of a shard on one node is looked at, too", "[unit][node]") {
   Cluster cluster;
   cluster.begin("AB", verified());

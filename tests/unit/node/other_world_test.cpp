@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 #include <regex>
 
+#include "support/captured_log.hpp"
 #include "unit/node/worlds.hpp"
 
 namespace ckpt::node {
@@ -78,6 +79,24 @@ TEST_CASE("other world: damage in one copy is filled from another", "[unit][node
   cluster.damage(2);
   cluster.begin("AAB", rules);
   cluster.check_restored(Step{5}, 4);
+}
+
+TEST_CASE("other world: two copies on one node fill the damage of each other", "[unit][node]") {
+  const auto [page_of_own, page_of_other] = GENERATE(std::pair(0u, 9u), std::pair(9u, 0u));
+  const test::CapturedLog log(LogLevel::warning);
+  Rules rules;
+  rules.is_frozen = true;  // In Chunks of a page.
+  Cluster cluster;
+  cluster.begin("AB", rules);
+  cluster.commit(Step{5});
+  cluster.lose("B");
+  cluster.begin("AA", rules);  // Rank 1's shard comes into a Slot of its own, beside the copy.
+  cluster.damage_replicas(1, page_of_other);
+  cluster.damage(1, page_of_own);
+  cluster.begin("A", rules);
+  cluster.check_restored(Step{5}, 2);
+  CHECK(cluster.rank(0).offer->source == RestoreSource::own_memory);
+  CHECK_FALSE(log.has("not restored"));  // At the first attempt.
 }
 
 TEST_CASE("other world: damage in every copy is not served", "[unit][node]") {

@@ -48,6 +48,7 @@ void Trainer::offered(control::Offer it) {
   const auto bytes = slots.at(it.slot).memory->bytes();
   const format::ShardRecord& record = *it.record;
   offer = it;
+  last_slot = it.slot;
   whole_tensors.clear();
   for (const format::TensorPlace& tensor : record.layout.tensors) {
     std::vector<std::uint32_t> numbers(tensor.extent.bytes / 4);
@@ -165,19 +166,20 @@ void Cluster::fill(Trainer& trainer, std::uint32_t slot, Step step) {
   REQUIRE(trainer.engine->call(trainer.session, std::move(filled)));
 }
 
-void Cluster::damage(std::size_t of_rank) {
+void Cluster::damage(std::size_t of_rank, std::size_t page) {
   Trainer& trainer = *ranks_.at(of_rank);
   const format::Layout layout = captured_by(trainer.rank);
   const auto bytes = trainer.slots.at(trainer.last_slot).memory->bytes();
-  bytes[layout.tensors.at(0).extent.offset] ^= std::byte{1};
+  bytes[layout.tensors.at(0).extent.offset + page * page_bytes] ^= std::byte{1};
 }
 
-void Cluster::damage_replicas(std::size_t of_rank) {
+void Cluster::damage_replicas(std::size_t of_rank, std::size_t page) {
   Trainer& trainer = *ranks_.at(of_rank);
   const format::Layout layout = captured_by(trainer.rank);
   const auto bytes = trainer.slots.at(trainer.last_slot).memory->bytes();
   const auto covered = bytes.first(format::covered_bytes(layout, 1));
-  REQUIRE(memory_.flip_copies_of(covered, layout.tensors.at(0).extent.offset) > 0);
+  const std::size_t at = layout.tensors.at(0).extent.offset + page * page_bytes;
+  REQUIRE(memory_.flip_copies_of(covered, at) > 0);
 }
 
 void Cluster::limit_streams(std::uint64_t bytes_per_second) {

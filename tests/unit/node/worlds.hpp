@@ -66,7 +66,7 @@ struct Trainer final : Rank {
   std::uint32_t rank = 0;
   Engine* engine = nullptr;
   std::optional<control::Offer> offer;
-  std::uint32_t last_slot = 0;  // That it captured in.
+  std::uint32_t last_slot = 0;  // That it captured in, or was offered.
   std::vector<std::uint32_t> weight;
   std::map<std::string, std::vector<std::uint32_t>> whole_tensors;
   std::optional<std::uint32_t> blob_of;  // The rank whose blobs came.
@@ -90,9 +90,10 @@ class Cluster {
   void capture(Trainer& trainer, Step step);
   std::uint32_t begin_capture(Trainer& trainer, Step step);  // Its Slot.
   void fill(Trainer& trainer, std::uint32_t slot, Step step);
-  // Changes a byte of the rank's own copy, behind the engine's back.
-  void damage(std::size_t of_rank);
-  void damage_replicas(std::size_t of_rank);  // All copies but that one.
+  // Changes a byte of the rank's own copy, behind the engine's back: in some page of its tensor.
+  void damage(std::size_t of_rank, std::size_t page = 0);
+  // All copies but that one, which is whole yet.
+  void damage_replicas(std::size_t of_rank, std::size_t page = 0);
   void commit(Step step);
   // For each connection, from now on.
   void limit_streams(std::uint64_t bytes_per_second);
