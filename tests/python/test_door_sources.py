@@ -275,7 +275,7 @@ def test_torchtitan_starts_from_the_place_that_is_named(runtime, tmp_path, caplo
     for step in (1, 2, 3):
         torch.nn.init.constant_(weight, step)
         manager.save(step)
-    manager._session.wait(3, "committed")
+        manager._session.wait(step, "committed")  # So that the next one finds a Slot.
     manager.close()
     for source, value in (("memory", 3), ("storage", 2)):
         weight, manager = made(source)
