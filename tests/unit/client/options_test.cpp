@@ -206,7 +206,9 @@ TEST_CASE("options: code that leaves no captures must say never", "[unit][client
   REQUIRE(resolved);
   CHECK(resolved->save_mem_interval.is_never());
   CHECK(Options::resolve(*resolved));
-  for (const OptionOrigin& option : explain(options).value())
+  const auto explained = explain(options);
+  REQUIRE(explained);
+  for (const OptionOrigin& option : *explained)
     if (option.name.ends_with("_interval")) CHECK(option.value == "never");
   const auto attach = client::make_attach(*resolved);
   REQUIRE(attach);
