@@ -38,8 +38,8 @@ class CudaRunState {
   void forget_failure();  // Before the first thing is queued.
   void begin();
   void fail_with(Error error);
-  // What the answer to a query means for all that was queued before it. After many refusals in a
-  // row the GPU counts as lost: nothing that is queued will run any more.
+  // Whether all that was queued before a query has ended, by the driver's answer. After many
+  // refusals in a row the GPU counts as lost: nothing that is queued will run any more.
   bool has_ended(CUresult answer, const char* attempted);
   void begin_end();  // A fence need not wait for the listener.
   void finish(Lock& lock, CopyListener& listener, Status status);

@@ -126,7 +126,7 @@ class MutatedPrograms:
         self.planted = planted
 
     def planted_in(self, compiled):
-        """What is compiled in place of a source: the planted one, or the batch with it."""
+        """The source that is compiled in place of a sound one: the planted one, or its batch."""
         if pathlib.Path(compiled) == self.sound:
             return self.planted
         batch = self.folder / pathlib.Path(compiled).name

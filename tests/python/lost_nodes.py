@@ -1,7 +1,7 @@
 """Ranks of any door on nodes A and B, of which one is lost with its daemon and all its memory.
 
-A Job says how a door's trainer is started and what its ranks say. What is lost, and what must come
-back, is the same for all. Nodes are those of test_ranks.Cluster, and each rank is on the node of
+A Job says how a door's trainer is started and what its ranks print. All of them lose the same, and
+must have the same back. Nodes are those of test_ranks.Cluster, and each rank is on the node of
 its letter.
 """
 

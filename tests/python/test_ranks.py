@@ -66,7 +66,7 @@ class Cluster:
         return self._environments[name]
 
     def environments(self, nodes, **environment):
-        """Of a new launch of ranks, each on the node of that place."""
+        """Those of the ranks of a new launch, each on the node of its place."""
         self._reserved.append(ports.reserve())
         common = {
             "WORLD_SIZE": str(len(nodes)),

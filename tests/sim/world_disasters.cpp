@@ -44,7 +44,7 @@ void World::disasters() {
 }
 
 // Bits flip in all that the memory of a node has, and before the node finds that, another number of
-// ranks begins. What is damaged comes from the other copies, or from storage.
+// ranks begins. Damaged Chunks come from the other copies, or from storage.
 void World::flip_between_lives() {
   advance(settling_time);
   log_info("all memory of a node is damaged between two lives");
@@ -52,7 +52,7 @@ void World::flip_between_lives() {
   keeps_members_ = true;
   is_training_paused_ = true;
   advance(std::chrono::seconds(2));
-  // Of a step that no memory has, storage may have only what other ranks saved.
+  // Storage may have a step that no memory has, as other ranks saved it.
   const bool is_elsewhere = has_all_copies() || (durable_ && durable_ >= committed_);
   const bool is_safe = committed_ && members_.size() > 1 && is_elsewhere;
   const std::optional<format::StepId> before = committed_;
