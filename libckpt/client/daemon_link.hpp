@@ -96,6 +96,7 @@ class DaemonLink final : public EngineSide {
   std::vector<MappedSlot> mapped_;  // By Slot.
   // By Slot, those whose pages are not in our page table yet.
   std::map<std::uint32_t, std::weak_ptr<os::MappedSegments>> unmapped_;
+  bool has_restored_ = false;  // The newest timeline began with a restore.
 
   Remembered remembered_;  // Sent to the next daemon.
 };

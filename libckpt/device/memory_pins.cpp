@@ -78,6 +78,11 @@ void MemoryPins::stop() {
   pinner_ = nullptr;
 }
 
+bool MemoryPins::has_pinner() const {
+  const std::lock_guard lock(mutex_);
+  return pinner_ != nullptr;
+}
+
 bool MemoryPins::is_pinned(std::span<const std::byte> bytes) const {
   const std::lock_guard lock(mutex_);
   return std::any_of(held_.begin(), held_.end(), [&](const auto& entry) {

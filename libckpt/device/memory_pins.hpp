@@ -53,6 +53,7 @@ class MemoryPins : public std::enable_shared_from_this<MemoryPins> {
   // Unpins everything and pins nothing any more. No copy into it may be under way. Idempotent.
   void stop();
 
+  bool has_pinner() const;  // False: this process uses no GPU, or not yet.
   // Returns true if `bytes` are the beginning of memory that is pinned as a whole.
   bool is_pinned(std::span<const std::byte> bytes) const;
   // Waits until no held memory waits to be pinned, or the deadline. Errors: unavailable.
