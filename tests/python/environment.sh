@@ -125,5 +125,5 @@ install() {
 }
 has() {  # has MODULE...: whether all can be found
   "$python" -c 'import importlib.util, sys
-sys.exit(not all(importlib.util.find_spec(name) for name in sys.argv[1:]))' "$@"
+sys.exit(not all(importlib.util.find_spec(name) for name in sys.argv[1:]))' "$@" 2>/dev/null
 }
