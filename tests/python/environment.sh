@@ -22,7 +22,7 @@ get_frameworks() {  # The same without the package: it needs no finished build.
 }
 has_torch() {
   has numpy safetensors pytest xdist moto torch transformers accelerate deepspeed megatron.core \
-    lightning torchft torchtitan && have_torch=yes
+    nvidia_resiliency_ext lightning torchft torchtitan && have_torch=yes
 }
 install_torch() {
   echo "installing torch and the frameworks around it: 1.6 GB on disk"
@@ -47,6 +47,8 @@ install_torch() {
     echo "skipped python: deepspeed cannot be installed here"
   has megatron.core || install --no-deps megatron-core==0.16.1 ||
     echo "skipped python: megatron-core cannot be installed here"
+  has nvidia_resiliency_ext || install --no-deps nvidia-resiliency-ext==0.4.1 ||
+    echo "skipped python: nvidia-resiliency-ext cannot be installed here"
   has lightning || { install lightning-utilities==0.15.3 torchmetrics==1.9.0 &&
     install --no-deps lightning==2.6.6; } ||
     echo "skipped python: lightning cannot be installed here"
