@@ -430,6 +430,7 @@ def test_fsdp2_is_killed_and_goes_on_through_dcp_with_two_ranks(ranks, tmp_path)
     assert losses_of(log) == losses_of(whole)
 
 
+@needs_torch(2, 7)  # FSDP2 without a GPU.
 @pytest.mark.slow
 def test_fsdp2_goes_on_with_other_ranks_and_after_a_node_is_lost(ranks, tmp_path):
     """2 -> 1 -> 2, from memory; then stock DCP goes on from the newest folder."""
@@ -462,6 +463,7 @@ def test_fsdp2_goes_on_with_other_ranks_and_after_a_node_is_lost(ranks, tmp_path
     assert f"r0 weights {digest}" in log
 
 
+@needs_torch(2, 7)  # FSDP2 without a GPU.
 @pytest.mark.slow
 def test_the_example_runs_as_printed():
     example = pathlib.Path(__file__).parents[2] / "examples" / "dcp_trainer.py"

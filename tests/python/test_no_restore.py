@@ -62,6 +62,7 @@ def test_a_first_save_without_a_restore_replaces_nothing(job, tmp_path, caplog):
     w = torch.zeros(4)
     assert session.restore_or({"w": w}) == 30
     assert w.tolist() == [30.0] * 4
+    session.prepare({"w": w})  # The first save has waited for memory, and no later one does.
     assert session.save(31, {"w": w}).outcome == "started"
     session.close()
     assert steps_in(directory) == [30, 31]
