@@ -102,10 +102,7 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
              (session->current_start != start.start_id || session->attempt != start.attempt)) {
     // No source helps: there is no place for its bytes.
     if (rank.slots_failure && slots_.own(rank.rank).slots.empty()) {
-      const Error& why = *rank.slots_failure;
-      // Any other code may ask the trainer to try again, or to begin anew.
-      const Errc code = why.code() == Errc::exhausted ? why.code() : Errc::invalid_argument;
-      session->answer(start, StartPhase::refused, fail(Error(code, why.text(), why.cause())));
+      session->answer(start, StartPhase::refused, fail(RestoreRoom::no_room(*rank.slots_failure)));
       return life_.touch();
     }
     CKPT_ASSERT(start.base.has_value());
@@ -149,8 +146,7 @@ asio::awaitable<void> RestoreRunner::bring_shard(std::uint32_t rank_number, Sess
       (session->phase == StartPhase::asks || session->phase == StartPhase::ready ||
        session->phase == StartPhase::failed || session->phase == StartPhase::refused);
   if (is_still_asked) {
-    // A shard that does not fit the trainer's tensors fits no better from another source.
-    const bool is_refused = !offered && (offered.error().code() == Errc::invalid_argument ||
+    const bool is_refused = !offered && (room_.does_not_fit(rank_number, offered.error()) ||
                                          offered.error().code() == Errc::unsupported);
     const StartPhase phase = is_refused ? StartPhase::refused
                              : offered  ? StartPhase::ready
@@ -193,7 +189,7 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
     if (std::holds_alternative<Storage>(source) && fill.storage_error())
       storage_.note_if_damaged(shard, *fill.storage_error(), start.from_storage);
     if (!slot) {
-      if (slot.error().code() == Errc::invalid_argument) co_return fail(std::move(slot).error());
+      if (room_.does_not_fit(rank, slot.error())) co_return fail(std::move(slot).error());
       if (slot.error().code() != Errc::not_found) note(name, slot.error());
       continue;
     }

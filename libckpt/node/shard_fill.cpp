@@ -53,7 +53,7 @@ Status ShardFill::begin(std::shared_ptr<const format::ShardRecord> record) {
   if (is_filling()) return {};
   CKPT_ASSERT(!have_ || !target_);
   auto taken = room_.take(id_, record->bytes);
-  if (!taken && taken.error().code() == Errc::exhausted && !kept_.empty()) {
+  if (!taken && taken.error().code() == Errc::unavailable && !kept_.empty()) {
     kept_.clear();  // A whole source needs their room.
     taken = room_.take(id_, record->bytes);
   }

@@ -52,8 +52,8 @@ class ShardFill {
   ShardFill(const ShardFill&) = delete;
   ShardFill& operator=(const ShardFill&) = delete;
 
-  // Returns the Slot, sealed, once no Chunk is missing. Errors: those of the source; exhausted (no
-  // Slot is free), cancelled (the memory was freed).
+  // Returns the Slot, sealed, once no Chunk is missing. Errors: those of the source, and of
+  // RestoreRoom; cancelled (the memory was freed).
   Task<std::shared_ptr<arena::Slot>> fill_from(CopySource source);
   // A copy that its reader found damaged: it is kept for its good Chunks, unless they need its
   // room.

@@ -348,6 +348,9 @@ TEST_CASE("other world: without room for both the error has the numbers", "[unit
   CHECK(wanted + taken > 450);
   // One of its own Slots was free, and would have been given back.
   CHECK(taken * KiB + test::shard_bytes == cluster.status("A").at("slot_bytes"));
+  REQUIRE(cluster.pass_until([&] { return cluster.have_answers(); }));
+  REQUIRE_FALSE(cluster.rank(0).answer->result);
+  CHECK(cluster.rank(0).answer->result.error().code() == Errc::exhausted);
   cluster.begin("AB", rules);
   cluster.check_restored(Step{5}, 2);
 }
