@@ -50,7 +50,8 @@ Result<std::shared_ptr<Slot>> RestoreRoom::take(const format::ShardId& id, std::
                             number(id.at.step), id.rank, arena::human_bytes(bytes),
                             arena::human_bytes(own.slot_bytes)));
   }
-  OwnSlot* const best = best_for(id, bytes);
+  OwnSlot* best = best_for(id, bytes);
+  if (best == nullptr && slots_.let_go_damaged(id.rank)) best = best_for(id, bytes);
   if (best == nullptr) {
     return fail(Errc::unavailable, fmt::format("restore rank {}: every Slot is in use", id.rank));
   }
@@ -92,6 +93,8 @@ Task<void> RestoreRoom::wait(format::ShardId shard, SessionId id, std::uint64_t 
     if (rank->slots_failure) co_return fail(no_room(*rank->slots_failure));
     if (are_mapped && !slots_.own(shard.rank).is_allocating) {
       const Status made = co_await slots_.make_for_restore(shard.rank, bytes);
+      if (!made) (void)slots_.let_go_damaged(shard.rank);
+      if (!made && best_for(shard, bytes) != nullptr) continue;
       session = ranks_.find(id, &rank);
       if (session == nullptr) continue;
       if (!made) rank->slots_failure.emplace(made.error());

@@ -20,7 +20,7 @@ class RestoreRoom {
   RestoreRoom(const JobFacts& facts, JobLife& life, Ranks& ranks, SlotTable& slots)
       : facts_(facts), life_(life), ranks_(ranks), slots_(slots) {}
 
-  // A Slot that is being filled from now on. Errors:
+  // A Slot that is being filled from now on. Copies that were put aside give way to it. Errors:
   // unavailable (there are none yet, or all are in use), invalid_argument (they are too small),
   // exhausted (and larger ones could not be made).
   Result<std::shared_ptr<arena::Slot>> take(const format::ShardId& id, std::uint64_t bytes);

@@ -73,8 +73,11 @@ Result<std::shared_ptr<Slot>> sealed(std::shared_ptr<Slot> slot, Status came,
 }  // namespace
 
 void RestoreRunner::obey_start() {
-  if (!facts_.decree.start) return;
-  for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *facts_.decree.start);
+  const format::SharedStart& start = facts_.decree.start;
+  const bool is_under_way = start && start->base && start->outcome.is_pending();
+  if (slots_.keep_damaged(is_under_way)) life_.touch();
+  if (!start) return;
+  for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *start);
 }
 
 // A session follows the Start it belongs to; one that it does not belong to is not for it.
@@ -175,12 +178,10 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
                        own.slot->id() == shard && own.slot->digest() == digest;
     if (!is_it || start.source == SourceChoice::storage) continue;
     CKPT_POINT("load.local");
-    arena::Lease for_its_chunks(own.slot);
     Origin origin{RestoreSource::own_memory, "own memory"};
     auto offered = co_await offer(rank, id, start, arena::Lease(own.slot), std::move(origin));
     if (offered || offered.error().code() != Errc::corruption) co_return offered;
     note("own memory", offered.error());
-    fill.keep(std::move(for_its_chunks));
   }
   // Steps 2 to 4: every other source ends in one of the rank's Slots first.
   for (const CopySource& source : sources_of(start, rank, facts_.node)) {
@@ -202,7 +203,7 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
     note(name, offered.error());
   }
   // Step 5: what is good of each, together.
-  auto together = co_await fill.fill_from_damaged(start.source != SourceChoice::memory);
+  auto together = co_await fill.fill_from_damaged(start.source);
   if (together) {
     Origin origin{RestoreSource::storage, "several damaged copies", fill.bytes_from_storage()};
     auto offered = co_await offer(rank, id, start, arena::Lease(*together), std::move(origin));

@@ -30,7 +30,9 @@ std::shared_ptr<const format::ShardRecord> record_of_one_page() {
 }
 
 struct TwoCopies {
-  TwoCopies() {
+  explicit TwoCopies(std::uint64_t budget = 1 * MiB)
+      : engine(context.get_executor(), Seams{clock, memory, files, *front}, EngineOptions(),
+               arena::MemoryBudget(budget), Random(1)) {
     (void)slots.take_replica(*record, [] {});  // Makes two.
     context.run();
     for (auto* copy : {&first, &second}) {
@@ -54,8 +56,7 @@ struct TwoCopies {
   test::MemoryFileSystem files{disk, &clock};
   test::SimNetwork network{1};
   std::unique_ptr<wire::Network> front = network.add_node("A", clock);
-  EngineContext engine{context.get_executor(), Seams{clock, memory, files, *front}, EngineOptions(),
-                       arena::MemoryBudget(1 * MiB), Random(1)};
+  EngineContext engine;
   std::shared_ptr<const format::ShardRecord> record = record_of_one_page();
   SlotTable slots{engine, "job"};
   std::shared_ptr<arena::Slot> first, second;
@@ -95,6 +96,50 @@ TEST_CASE_METHOD(TwoCopies, "slot table: a copy that is being freed is not put a
   slots.quarantine(reader);
   CHECK(slots.take_quarantined().empty());
   CHECK(readable() == 0);
+}
+
+TEST_CASE_METHOD(TwoCopies, "slot table: a damaged copy is kept for a restore, and counts nowhere",
+                 "[unit][node]") {
+  CHECK_FALSE(slots.keep_damaged(true));
+  slots.quarantine(arena::Lease(first));
+  const Digest digest = format::digest_of(*record);
+  CHECK(readable() == 1);
+  CHECK(slots.find(record->id, digest) == second);
+  REQUIRE(slots.find_damaged(record->id, digest).size() == 1);
+  CHECK(&slots.find_damaged(record->id, digest).front()->slot() == first.get());
+  CHECK(slots.find_damaged(record->id, Digest()).empty());
+  CHECK(slots.find_damaged({record->id.at, 1}, digest).empty());
+  CHECK(slots.take_quarantined().size() == 1);  // It is healed all the same.
+  SECTION("until the restore is over") {
+    CHECK(slots.keep_damaged(false));
+    CHECK_FALSE(slots.keep_damaged(false));
+  }
+  SECTION("or its rank needs the memory") {
+    CHECK_FALSE(slots.let_go_damaged(1));
+    CHECK(slots.let_go_damaged(0));
+  }
+  SECTION("or the job's memory is freed") {
+    slots.free_all();
+  }
+  CHECK(first->state() == arena::Slot::State::free);
+  CHECK(slots.find_damaged(record->id, digest).empty());
+}
+
+TEST_CASE("slot table: damaged copies give way to what the budget has no room for otherwise",
+          "[unit][node]") {
+  const std::uint64_t each = align_up(record_of_one_page()->bytes, page_bytes);
+  TwoCopies copies(2 * each);
+  SlotTable& slots = copies.slots;
+  slots.keep_damaged(true);
+  slots.quarantine(arena::Lease(copies.first));
+  std::shared_ptr<arena::Slot> third;
+  for (int tries = 0; tries < 2; ++tries) {
+    if (auto slot = slots.take_replica(*copies.record, [] {})) third = *slot;
+    copies.context.restart();
+    copies.context.run();
+  }
+  CHECK(third);
+  CHECK(slots.find_damaged(copies.record->id, copies.second->digest()).empty());
 }
 
 }  // namespace ckpt::node
