@@ -2,7 +2,7 @@
 //
 // They may have the last good bytes of some Chunk. A restore reads them after everything else, and
 // verifies each Chunk. No report names them and no vote counts them, so that nobody relies on them.
-// They give way to whatever needs their memory, and go with the end of the Start.
+// They give way to Slots of ranks that need their memory, and go with the end of the Start.
 //
 // Threads: the engine's.
 #pragma once

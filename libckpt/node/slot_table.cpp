@@ -67,9 +67,7 @@ SlotTable::~SlotTable() {
 }
 
 Task<std::shared_ptr<Slot>> SlotTable::make_slot(std::uint64_t bytes, std::string what) {
-  Status reserved = context_.budget.reserve(bytes, what);
-  if (!reserved && let_go_damaged()) reserved = context_.budget.reserve(bytes, what);
-  CKPT_CO_CHECK(std::move(reserved));
+  CKPT_CO_CHECK(context_.budget.reserve(bytes, what));
   bytes_ += bytes;
   being_made_bytes_ += bytes;
   const std::shared_ptr<bool> alive = alive_;
@@ -145,7 +143,9 @@ Task<void> SlotTable::make_for_restore(std::uint32_t rank, std::uint64_t bytes) 
   const std::shared_ptr<bool> alive = alive_;
   std::string what =
       fmt::format("a Slot of {} to restore job {} rank {}", arena::human_bytes(bytes), job_, rank);
-  auto slot = co_await make_slot(align_up(bytes, page_bytes), std::move(what));
+  const std::uint64_t capacity = align_up(bytes, page_bytes);
+  if (!context_.budget.check(capacity, what)) (void)let_go_damaged();
+  auto slot = co_await make_slot(capacity, std::move(what));
   if (!*alive) co_return fail(Errc::cancelled, "make a Slot to restore: the job ended");
   own_slots.is_allocating = false;
   if (!slot) co_return fail(std::move(slot).error());

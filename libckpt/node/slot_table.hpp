@@ -97,7 +97,9 @@ class SlotTable {
   // The copy that a reader found damaged serves nobody any more. Nothing happens if another reader
   // has found it before. Other copies of the shard here may be whole, and stay.
   void quarantine(const arena::Lease& damaged);
-  // Whether such copies are kept for a restore (node/put_aside.hpp). True: memory was given back.
+  // Whether such copies are kept for a restore (node/put_aside.hpp). Slots of ranks that cannot be
+  // made otherwise have their memory; those for other copies, as for healing, wait. True: memory
+  // was given back.
   bool keep_damaged(bool keeps);
   std::vector<PutAside::SharedLease> find_damaged(const format::ShardId& id,
                                                   const Digest& digest) const {

@@ -11,6 +11,7 @@
 #include "support/fake_clock.hpp"
 #include "support/heap_memory.hpp"
 #include "support/memory_file_system.hpp"
+#include "support/pending.hpp"
 #include "support/sim_network.hpp"
 
 namespace ckpt::node {
@@ -125,21 +126,44 @@ TEST_CASE_METHOD(TwoCopies, "slot table: a damaged copy is kept for a restore, a
   CHECK(slots.find_damaged(record->id, digest).empty());
 }
 
-TEST_CASE("slot table: damaged copies give way to what the budget has no room for otherwise",
+TEST_CASE("slot table: damaged copies give way to Slots of ranks, and to no others",
           "[unit][node]") {
   const std::uint64_t each = align_up(record_of_one_page()->bytes, page_bytes);
-  TwoCopies copies(2 * each);
+  TwoCopies copies(4 * each);
   SlotTable& slots = copies.slots;
+  const auto make_own = [&](std::uint32_t rank) {
+    return test::finish(copies.clock,
+                        test::start(copies.context, slots.make_own(rank, 2, each, [] {})));
+  };
+  REQUIRE(make_own(0));
+  const std::shared_ptr<arena::Slot> own = slots.own(0).slots[0].slot;
+  own->begin_fill(copies.record->id);
+  own->filled();
+  own->seal(copies.record);
   slots.keep_damaged(true);
-  slots.quarantine(arena::Lease(copies.first));
-  std::shared_ptr<arena::Slot> third;
-  for (int tries = 0; tries < 2; ++tries) {
-    if (auto slot = slots.take_replica(*copies.record, [] {})) third = *slot;
-    copies.context.restart();
-    copies.context.run();
+  slots.quarantine(arena::Lease(own));
+  slots.let_go_own(0);  // The other Slot goes, and there is room for one.
+  const auto kept = [&] { return slots.find_damaged(copies.record->id, own->digest()).size(); };
+  SECTION("those for captures") {
+    REQUIRE(make_own(1));
+    CHECK(own->state() == arena::Slot::State::free);
   }
-  CHECK(third);
-  CHECK(slots.find_damaged(copies.record->id, copies.second->digest()).empty());
+  SECTION("that of a restore") {
+    REQUIRE(test::finish(copies.clock,
+                         test::start(copies.context, slots.make_for_restore(1, 2 * each))));
+    CHECK(own->state() == arena::Slot::State::free);
+  }
+  SECTION("but not one for a healed copy") {
+    format::ShardRecord other = *copies.record;
+    other.id.rank = 1;
+    for (int tries = 0; tries < 3; ++tries) {
+      const auto slot = slots.take_for_healing(other, [] {});
+      copies.context.restart();
+      copies.context.run();
+      if (tries == 2) CHECK(slot);  // In what is left.
+    }
+    CHECK(kept() == 1);
+  }
 }
 
 }  // namespace ckpt::node
