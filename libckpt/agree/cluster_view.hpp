@@ -41,6 +41,7 @@ struct ClusterView {
   std::size_t damaged_published = 0;                    // Damaged ones, left out above.
   std::size_t misplaced_published = 0;                  // Links and renamed ones among these.
   std::optional<Step> newest_damaged;                   // The newest damaged one, by its name.
+  std::vector<format::StepId> damaged_steps;            // Those that say what they were.
   std::vector<UnreadableStep> unreadable_steps;         // Likewise; no place has them readable.
   LastLookState last_look = LastLookState::there;
   std::string unreadable;              // Why storage cannot be read; empty: it can.

@@ -6,8 +6,8 @@
 //                                                     free <--retire--+
 //
 // Invariants: others can read bytes only while the Slot is sealed, and then they never change. A
-//             Slot with a Lease is never free. A quarantined Slot serves nobody and is freed like a
-//             sealed one.
+//             Slot with a Lease is never free. A quarantined Slot gives no Lease, and is freed like
+//             a sealed one: a reader that has one may still use what it verifies.
 // Threads: one (the engine's). A Lease's bytes may be read from any thread.
 // Lifetime: shared: a Lease keeps its Slot, so that it may outlive the engine that gave it.
 #pragma once

@@ -125,14 +125,18 @@ void divide_work(PieceReading& reading, const Records& records) {
   for (Shard& shard : reading.shards) shard.unread = shard.places->chunks();
 }
 
-// Returns true, and leaves the shard out of later plans, if other ranks have copies of all that is
-// wanted of it.
+// Returns true, and takes no tensor from the shard in later plans, if other ranks have copies of
+// all that this plan takes from it. Bytes that are wanted of the shard itself are then read without
+// the rest: the bad Chunk may be another one.
 bool can_do_without(PieceReading& reading, std::uint32_t rank, Errc why) {
   const bool may_be_elsewhere = why == Errc::corruption || why == Errc::unavailable ||
                                 why == Errc::io || why == Errc::not_found;
   const bool is_wanted_itself = std::ranges::any_of(
       reading.wants.bytes, [&](const WantedBytes& wanted) { return wanted.rank == rank; });
-  if (!may_be_elsewhere || is_wanted_itself || reading.plans == plans_max) return false;
+  if (is_wanted_itself && why != Errc::corruption) return false;
+  const bool gives_pieces = std::ranges::any_of(
+      reading.plan.transfers, [&](const plan::Transfer& piece) { return piece.holder == rank; });
+  if (!may_be_elsewhere || !gives_pieces || reading.plans == plans_max) return false;
   plan::Holder& holder = reading.holders.at(rank);
   CKPT_ASSERT(holder.is_usable);
   holder.is_usable = false;

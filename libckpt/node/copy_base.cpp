@@ -13,7 +13,11 @@ bool is_base(const format::ShardRecord& earlier, const format::ShardRecord& reco
 }
 
 replicate::SealedShard source_of(std::shared_ptr<Slot> slot) {
-  auto lease = std::make_shared<const arena::Lease>(std::move(slot));
+  return source_of(std::make_shared<const arena::Lease>(std::move(slot)));
+}
+
+replicate::SealedShard source_of(std::shared_ptr<const arena::Lease> lease) {
+  CKPT_ASSERT(lease != nullptr);
   replicate::SealedShard source;
   source.record = lease->shared_record();
   source.spans = lease->file_spans({0, source.record->bytes});

@@ -27,6 +27,7 @@ bool is_base(const format::ShardRecord& earlier, const format::ShardRecord& reco
 
 // The slot is sealed, and leased from here on.
 replicate::SealedShard source_of(std::shared_ptr<arena::Slot> slot);
+replicate::SealedShard source_of(std::shared_ptr<const arena::Lease> lease);
 // The Lease of one that source_of made.
 const arena::Lease& lease_of(const replicate::SealedShard& source);
 

@@ -73,8 +73,16 @@ gather::Nearness HeldShards::nearness(std::uint32_t rank) const {
   return peers_of(rank).empty() ? gather::Nearness::storage : gather::Nearness::peer_memory;
 }
 
+std::vector<PutAside::SharedLease> HeldShards::damaged_here(std::uint32_t rank) const {
+  if (start_.source == SourceChoice::storage) return {};
+  return slots_.find_damaged({start_.base.value(), rank}, start_.digests.at(rank));
+}
+
+// That of a damaged copy is as good: it did not lie in the Slot.
 Task<std::shared_ptr<const ShardRecord>> HeldShards::whole_record(std::uint32_t rank) {
   if (const std::shared_ptr<Slot> slot = held_here(rank)) co_return slot->record();
+  if (const auto damaged = damaged_here(rank); !damaged.empty())
+    co_return damaged.front()->shared_record();
   SharedRecords::Fetch fetch = [this](std::uint32_t each) { return fetch_record(each); };
   auto record = co_await records_->find_or_fetch(rank, std::move(fetch));
   co_return record;
@@ -153,18 +161,27 @@ Task<void> HeldShards::read(std::shared_ptr<const ShardRecord> record,
   std::set<const Slot*> tried;
   std::shared_ptr<Slot> slot = held_here(rank);
   while (!left.empty() && slot && tried.insert(slot.get()).second) {
-    CKPT_CO_CHECK(co_await read_here(std::move(slot), still_wanted(), take_once, hooks.compute));
+    const arena::Lease lease(std::move(slot));
+    CKPT_CO_CHECK(co_await read_here(lease, still_wanted(), take_once, hooks.compute));
     slot = held_here(rank);
   }
   if (left.empty()) co_return Status();
-  Status from_memory = co_await read_from_peers(record, still_wanted(), take_once);
-  if (from_memory) co_return Status();
-  if (start_.source == SourceChoice::memory) co_return from_memory;
-  counter = &bytes_from_storage_;
-  Status stored = co_await read_from_storage(rank, still_wanted(), std::move(take_once), hooks);
-  if (!stored)
-    co_return fail(storage_failed(rank, std::move(stored).error(), std::move(from_memory).error()));
-  was_storage_read_ = true;
+  Status came = co_await read_from_peers(record, still_wanted(), take_once);
+  if (came) co_return Status();
+  if (start_.source != SourceChoice::memory) {
+    const std::size_t before = left.size();
+    counter = &bytes_from_storage_;
+    Status stored = co_await read_from_storage(rank, still_wanted(), take_once, hooks);
+    was_storage_read_ = was_storage_read_ || left.size() < before;
+    if (stored) co_return Status();
+    came = fail(storage_failed(rank, std::move(stored).error(), std::move(came).error()));
+    counter = &bytes_from_memory_;
+  }
+  // Another reader on this node may have put a copy aside before this one came to it.
+  const std::vector<PutAside::SharedLease> put_aside = damaged_here(rank);
+  for (const PutAside::SharedLease& damaged : put_aside)
+    CKPT_CO_CHECK(co_await read_here(*damaged, still_wanted(), take_once, hooks.compute));
+  if (!left.empty()) co_return came;
   co_return Status();
 }
 
@@ -180,9 +197,8 @@ Task<void> HeldShards::read_from_storage(std::uint32_t rank, std::vector<std::si
 }
 
 // Leaves the Chunks that have to come from elsewhere.
-Task<void> HeldShards::read_here(std::shared_ptr<Slot> slot, std::vector<std::size_t> chunks,
+Task<void> HeldShards::read_here(const arena::Lease& lease, std::vector<std::size_t> chunks,
                                  const gather::ChunkSink& sink, Compute* compute) {
-  const arena::Lease lease(slot);
   bool is_damaged = false;
   std::function<Task<void>(std::size_t)> read_one = [&](std::size_t number) {
     return read_chunk_here(lease, chunks[number], sink, compute, is_damaged);
@@ -236,15 +252,15 @@ Task<void> HeldShards::read_from_peers(std::shared_ptr<const ShardRecord> record
   };
   replicate::Destination target(std::move(places), std::move(placed));
   Replication::OnChunk on_chunk = [&](std::size_t index) {
+    peers_read_.insert(peers.begin(), peers.end());
     sink.take(index, buffers.found(index));
     buffers.release(index);
   };
   std::vector<std::string> asked = peers;
   const Digest digest = start_.digests.at(record->id.rank);
-  CKPT_CO_CHECK(co_await replication_.fetch(std::move(asked), record, std::move(target),
-                                            std::move(unwanted), std::move(on_chunk), digest));
-  peers_read_.insert(peers.begin(), peers.end());
-  co_return Status();
+  Status fetched = co_await replication_.fetch(std::move(asked), record, std::move(target),
+                                               std::move(unwanted), std::move(on_chunk), digest);
+  co_return fetched;
 }
 
 }  // namespace ckpt::node

@@ -2,7 +2,8 @@
 // storage where no memory has them.
 //
 // A Chunk that fails its checksum here is taken from another copy on this node, and else asked of
-// the peers that the Start names, and then of storage.
+// the peers that the Start names, and then of storage. The copies that readers put aside on this
+// node come last: other Chunks of them may be good.
 //
 // Threads: the engine's. Lifetime: that of one restore of one rank. It holds nothing of the job
 //          between calls.
@@ -64,8 +65,9 @@ class HeldShards final : public gather::ShardSource {
 
  private:
   std::shared_ptr<arena::Slot> held_here(std::uint32_t rank) const;
+  std::vector<PutAside::SharedLease> damaged_here(std::uint32_t rank) const;
   std::vector<std::string> peers_of(std::uint32_t rank) const;
-  Task<void> read_here(std::shared_ptr<arena::Slot> slot, std::vector<std::size_t> chunks,
+  Task<void> read_here(const arena::Lease& lease, std::vector<std::size_t> chunks,
                        const gather::ChunkSink& sink, Compute* compute);
   Task<void> read_chunk_here(const arena::Lease& lease, std::size_t index,
                              const gather::ChunkSink& sink, Compute* compute, bool& is_damaged);

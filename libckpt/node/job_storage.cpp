@@ -265,6 +265,7 @@ void JobStorage::describe_rejected(agree::ClusterView& view) const {
   view.damaged_published = 0;
   view.misplaced_published = 0;
   view.newest_damaged.reset();
+  view.damaged_steps.clear();
   view.unreadable_steps.clear();
   for (const StoredPlace& place : places_) {
     view.damaged_published +=
@@ -273,8 +274,10 @@ void JobStorage::describe_rejected(agree::ClusterView& view) const {
         std::ranges::count_if(place.rejected(), &storage::Rejected::is_misplaced));
     for (const storage::Rejected& rejected : place.rejected()) {
       const auto step = storage::step_of(rejected);
-      if (step && storage::is_damage(rejected) && !rejected.is_misplaced)
+      if (step && storage::is_damage(rejected) && !rejected.is_misplaced) {
         view.newest_damaged = std::max(view.newest_damaged, step);
+        if (rejected.at) view.damaged_steps.push_back(*rejected.at);
+      }
       if (!step || !storage::is_unreadable(rejected)) continue;
       const bool is_elsewhere = std::ranges::any_of(places_, [&](const StoredPlace& other) {
         return std::ranges::any_of(other.checkpoints(), [&](const storage::Checkpoint& known) {

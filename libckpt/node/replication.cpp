@@ -297,12 +297,14 @@ asio::awaitable<void> Replication::serve(std::shared_ptr<wire::Connection> conne
 Result<replicate::SealedShard> Replication::lease(const std::string& job,
                                                   const format::ShardId& shard,
                                                   const Digest& digest) {
-  std::shared_ptr<Slot> slot = slots_.find(shard, digest);
-  if (job != facts_.shape.job || !slot) {
-    return fail(Errc::not_found, fmt::format("step {} rank {}: no copy on node {}",
-                                             number(shard.at.step), shard.rank, facts_.node));
-  }
-  return source_of(std::move(slot));
+  const bool is_ours = job == facts_.shape.job;
+  if (std::shared_ptr<Slot> slot = slots_.find(shard, digest); is_ours && slot)
+    return source_of(std::move(slot));
+  // The asker verifies each Chunk, and may find some of them nowhere else.
+  const auto damaged = slots_.find_damaged(shard, digest);
+  if (is_ours && !damaged.empty()) return source_of(damaged.front());
+  return fail(Errc::not_found, fmt::format("step {} rank {}: no copy on node {}",
+                                           number(shard.at.step), shard.rank, facts_.node));
 }
 
 void Replication::damaged(const std::string&, const replicate::SealedShard& copy,

@@ -44,16 +44,16 @@ Result<std::shared_ptr<Slot>> RestoreRoom::take(const format::ShardId& id, std::
   }
   const auto holds_it = [bytes](const OwnSlot& each) { return each.slot->capacity() >= bytes; };
   if (std::ranges::none_of(own.slots, holds_it)) {
-    const auto& why = ranks_[id.rank].slots_failure;
-    if (why) return fail(Error(Errc::invalid_argument, why->text(), why->cause()));
+    if (const auto& why = ranks_[id.rank].slots_failure) return fail(no_room(*why));
     return fail(Errc::invalid_argument,
                 fmt::format("restore step {} rank {}: the checkpoint has {}, this model {}",
                             number(id.at.step), id.rank, arena::human_bytes(bytes),
                             arena::human_bytes(own.slot_bytes)));
   }
-  OwnSlot* const best = best_for(id, bytes);
+  OwnSlot* best = best_for(id, bytes);
+  if (best == nullptr && slots_.let_go_damaged(id.rank)) best = best_for(id, bytes);
   if (best == nullptr) {
-    return fail(Errc::exhausted, fmt::format("restore rank {}: every Slot is in use", id.rank));
+    return fail(Errc::unavailable, fmt::format("restore rank {}: every Slot is in use", id.rank));
   }
   if (best->slot->state() == Slot::State::sealed) best->slot->retire();
   CKPT_ASSERT(best->slot->state() == Slot::State::free);
@@ -62,6 +62,16 @@ Result<std::shared_ptr<Slot>> RestoreRoom::take(const format::ShardId& id, std::
   best->is_granted = false;
   best->slot->begin_fill(id);
   return best->slot;
+}
+
+Error RestoreRoom::no_room(const Error& why) {
+  const Errc code = why.code() == Errc::exhausted ? why.code() : Errc::invalid_argument;
+  return Error(code, why.text(), why.cause());
+}
+
+bool RestoreRoom::does_not_fit(std::uint32_t rank, const Error& error) const {
+  const bool lacks_memory = error.code() == Errc::exhausted && ranks_[rank].slots_failure;
+  return lacks_memory || error.code() == Errc::invalid_argument;
 }
 
 Task<void> RestoreRoom::wait_for_making(format::ShardId shard) {
@@ -80,9 +90,11 @@ Task<void> RestoreRoom::wait(format::ShardId shard, SessionId id, std::uint64_t 
       co_return fail(Errc::cancelled, "make room for pieces: the trainer died");
     const bool are_mapped = session->slots_sent;
     if (are_mapped && best_for(shard, bytes) != nullptr) co_return Status();
-    if (rank->slots_failure) co_return fail(Error(*rank->slots_failure));
+    if (rank->slots_failure) co_return fail(no_room(*rank->slots_failure));
     if (are_mapped && !slots_.own(shard.rank).is_allocating) {
       const Status made = co_await slots_.make_for_restore(shard.rank, bytes);
+      if (!made) (void)slots_.let_go_damaged(shard.rank);
+      if (!made && best_for(shard, bytes) != nullptr) continue;
       session = ranks_.find(id, &rank);
       if (session == nullptr) continue;
       if (!made) rank->slots_failure.emplace(made.error());

@@ -73,8 +73,11 @@ Result<std::shared_ptr<Slot>> sealed(std::shared_ptr<Slot> slot, Status came,
 }  // namespace
 
 void RestoreRunner::obey_start() {
-  if (!facts_.decree.start) return;
-  for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *facts_.decree.start);
+  const format::SharedStart& start = facts_.decree.start;
+  const bool is_under_way = start && start->base && start->outcome.is_pending();
+  if (slots_.keep_damaged(is_under_way)) life_.touch();
+  if (!start) return;
+  for (auto& [number_of_rank, rank] : ranks_) obey_start(rank, *start);
 }
 
 // A session follows the Start it belongs to; one that it does not belong to is not for it.
@@ -102,10 +105,7 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
              (session->current_start != start.start_id || session->attempt != start.attempt)) {
     // No source helps: there is no place for its bytes.
     if (rank.slots_failure && slots_.own(rank.rank).slots.empty()) {
-      const Error& why = *rank.slots_failure;
-      // Any other code may ask the trainer to try again, or to begin anew.
-      const Errc code = why.code() == Errc::exhausted ? why.code() : Errc::invalid_argument;
-      session->answer(start, StartPhase::refused, fail(Error(code, why.text(), why.cause())));
+      session->answer(start, StartPhase::refused, fail(RestoreRoom::no_room(*rank.slots_failure)));
       return life_.touch();
     }
     CKPT_ASSERT(start.base.has_value());
@@ -149,8 +149,7 @@ asio::awaitable<void> RestoreRunner::bring_shard(std::uint32_t rank_number, Sess
       (session->phase == StartPhase::asks || session->phase == StartPhase::ready ||
        session->phase == StartPhase::failed || session->phase == StartPhase::refused);
   if (is_still_asked) {
-    // A shard that does not fit the trainer's tensors fits no better from another source.
-    const bool is_refused = !offered && (offered.error().code() == Errc::invalid_argument ||
+    const bool is_refused = !offered && (room_.does_not_fit(rank_number, offered.error()) ||
                                          offered.error().code() == Errc::unsupported);
     const StartPhase phase = is_refused ? StartPhase::refused
                              : offered  ? StartPhase::ready
@@ -179,12 +178,10 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
                        own.slot->id() == shard && own.slot->digest() == digest;
     if (!is_it || start.source == SourceChoice::storage) continue;
     CKPT_POINT("load.local");
-    arena::Lease for_its_chunks(own.slot);
     Origin origin{RestoreSource::own_memory, "own memory"};
     auto offered = co_await offer(rank, id, start, arena::Lease(own.slot), std::move(origin));
     if (offered || offered.error().code() != Errc::corruption) co_return offered;
     note("own memory", offered.error());
-    fill.keep(std::move(for_its_chunks));
   }
   // Steps 2 to 4: every other source ends in one of the rank's Slots first.
   for (const CopySource& source : sources_of(start, rank, facts_.node)) {
@@ -193,7 +190,7 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
     if (std::holds_alternative<Storage>(source) && fill.storage_error())
       storage_.note_if_damaged(shard, *fill.storage_error(), start.from_storage);
     if (!slot) {
-      if (slot.error().code() == Errc::invalid_argument) co_return fail(std::move(slot).error());
+      if (room_.does_not_fit(rank, slot.error())) co_return fail(std::move(slot).error());
       if (slot.error().code() != Errc::not_found) note(name, slot.error());
       continue;
     }
@@ -206,7 +203,7 @@ Task<void> RestoreRunner::offer_from_any_source(std::uint32_t rank, SessionId id
     note(name, offered.error());
   }
   // Step 5: what is good of each, together.
-  auto together = co_await fill.fill_from_damaged(start.source != SourceChoice::memory);
+  auto together = co_await fill.fill_from_damaged(start.source);
   if (together) {
     Origin origin{RestoreSource::storage, "several damaged copies", fill.bytes_from_storage()};
     auto offered = co_await offer(rank, id, start, arena::Lease(*together), std::move(origin));

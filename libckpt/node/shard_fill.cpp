@@ -52,13 +52,7 @@ Status ShardFill::begin(std::shared_ptr<const format::ShardRecord> record) {
   CKPT_ASSERT(record != nullptr);
   if (is_filling()) return {};
   CKPT_ASSERT(!have_ || !target_);
-  auto taken = room_.take(id_, record->bytes);
-  if (!taken && taken.error().code() == Errc::exhausted && !kept_.empty()) {
-    kept_.clear();  // A whole source needs their room.
-    taken = room_.take(id_, record->bytes);
-  }
-  if (!taken) return fail(std::move(taken).error());
-  target_ = std::move(taken).value();
+  CKPT_TRY(target_, room_.take(id_, record->bytes));
   have_.emplace(record->chunk_crcs.size());
   record_ = std::move(record);
   return {};
@@ -97,16 +91,17 @@ Task<std::shared_ptr<Slot>> ShardFill::fill_from(CopySource source) {
   co_return slot;
 }
 
-Task<std::shared_ptr<Slot>> ShardFill::fill_from_damaged(bool may_read_storage) {
-  const std::vector<arena::Lease> kept = std::move(kept_);
-  kept_.clear();
-  for (const arena::Lease& lease : kept) {
-    CKPT_CO_CHECK(begin(lease.shared_record()));
-    auto copied = co_await copy_good(lease);
+Task<std::shared_ptr<Slot>> ShardFill::fill_from_damaged(SourceChoice places) {
+  std::vector<PutAside::SharedLease> put_aside;
+  if (places != SourceChoice::storage) put_aside = slots_.find_damaged(id_, digest_);
+  for (const PutAside::SharedLease& lease : put_aside) {
+    CKPT_CO_CHECK(begin(lease->shared_record()));
+    auto copied = co_await copy_good(*lease);
     if (!copied) co_return fail(std::move(copied).error());
   }
   if (!record_ || !target_) co_return fail(Errc::corruption, "no copy of it has any good chunk");
-  const bool may_help = may_read_storage && is_filling() && have_->count() > 0 && !have_->is_full();
+  const bool may_help =
+      places != SourceChoice::memory && is_filling() && have_->count() > 0 && !have_->is_full();
   const std::uint64_t before = verified_bytes();
   if (may_help) (void)co_await read_good_chunks();
   bytes_from_storage_ += std::max(verified_bytes(), before) - before;

@@ -52,15 +52,12 @@ class ShardFill {
   ShardFill(const ShardFill&) = delete;
   ShardFill& operator=(const ShardFill&) = delete;
 
-  // Returns the Slot, sealed, once no Chunk is missing. Errors: those of the source; exhausted (no
-  // Slot is free), cancelled (the memory was freed).
+  // Returns the Slot, sealed, once no Chunk is missing. Errors: those of the source, and of
+  // RestoreRoom; cancelled (the memory was freed).
   Task<std::shared_ptr<arena::Slot>> fill_from(CopySource source);
-  // A copy that its reader found damaged: it is kept for its good Chunks, unless they need its
-  // room.
-  void keep(arena::Lease damaged) { kept_.push_back(std::move(damaged)); }
-  // Fills what is missing still from any damaged copy that has it good. If fill_from() has failed
-  // for all sources. Errors: corruption (some Chunk is good nowhere).
-  Task<std::shared_ptr<arena::Slot>> fill_from_damaged(bool may_read_storage = true);
+  // Fills what is missing still from any damaged copy of these places that has it good. If
+  // fill_from() has failed for all sources. Errors: corruption (some Chunk is good nowhere).
+  Task<std::shared_ptr<arena::Slot>> fill_from_damaged(SourceChoice places);
 
   // Why storage did not give all of it; none: it did, or was not asked.
   const std::optional<Error>& storage_error() const { return storage_error_; }
@@ -90,7 +87,6 @@ class ShardFill {
   std::shared_ptr<arena::Slot> target_;  // Null: nothing has come.
   std::shared_ptr<const format::ShardRecord> record_;
   std::optional<replicate::ChunkSet> have_;  // Verified, in the target.
-  std::vector<arena::Lease> kept_;
   std::optional<Error> storage_error_;
   std::uint64_t bytes_from_storage_ = 0;
 };

@@ -100,8 +100,13 @@ Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uin
   const std::uint64_t missing = count - std::min<std::uint64_t>(count, there);
   // Captures get all of them or none: with some, training would hardly ever find a free one. Those
   // that are there stay until it is known that larger ones may be had: the layout may go back.
-  const std::uint64_t given_back = are_outgrown ? free_bytes(own_slots) : 0;
-  CKPT_CO_CHECK(context_.budget.check(missing * each, what, given_back));
+  const auto check = [&] {
+    const std::uint64_t given_back = are_outgrown ? free_bytes(own_slots) : 0;
+    return context_.budget.check(missing * each, what, given_back);
+  };
+  Status checked = check();
+  if (!checked && let_go_damaged()) checked = check();
+  CKPT_CO_CHECK(std::move(checked));
   if (are_outgrown) {
     discard_all(own_slots);
     own_slots.slot_bytes = each;
@@ -138,7 +143,9 @@ Task<void> SlotTable::make_for_restore(std::uint32_t rank, std::uint64_t bytes) 
   const std::shared_ptr<bool> alive = alive_;
   std::string what =
       fmt::format("a Slot of {} to restore job {} rank {}", arena::human_bytes(bytes), job_, rank);
-  auto slot = co_await make_slot(align_up(bytes, page_bytes), std::move(what));
+  const std::uint64_t capacity = align_up(bytes, page_bytes);
+  if (!context_.budget.check(capacity, what)) (void)let_go_damaged();
+  auto slot = co_await make_slot(capacity, std::move(what));
   if (!*alive) co_return fail(Errc::cancelled, "make a Slot to restore: the job ended");
   own_slots.is_allocating = false;
   if (!slot) co_return fail(std::move(slot).error());
@@ -353,11 +360,26 @@ void SlotTable::quarantine(const arena::Lease& damaged) {
   const Digest digest = slot.digest();
   log_warning("job={} step={} rank={} a copy in memory failed verification and is not used again",
               job_, number(id.at.step), id.rank);
+  std::optional<arena::Lease> kept;
+  if (put_aside_.is_open()) kept.emplace(slot.shared_from_this());
   slot.quarantine();
   slot.retire();
+  if (kept) put_aside_.add(std::move(*kept));
   quarantined_.emplace_back(id, digest);
   CKPT_ASSERT(find(id, digest).get() != &slot);
   check_invariants();
+}
+
+bool SlotTable::keep_damaged(bool keeps) {
+  const bool has_given = put_aside_.set_open(keeps);
+  if (has_given) sweep_old();
+  return has_given;
+}
+
+bool SlotTable::let_go_damaged(std::optional<std::uint32_t> rank) {
+  const bool has_given = put_aside_.let_go(rank);
+  if (has_given) sweep_old();
+  return has_given;
 }
 
 void SlotTable::discard(std::shared_ptr<Slot> slot) {
@@ -378,6 +400,7 @@ void SlotTable::sweep_old() {
 }
 
 void SlotTable::free_all() {
+  (void)let_go_damaged();
   for (auto& [rank, own_slots] : own_) {
     for (OwnSlot& own_slot : own_slots.slots) {
       const Slot::State state = own_slot.slot->state();

@@ -19,6 +19,7 @@
 #include "arena/slot.hpp"
 #include "node/context.hpp"
 #include "node/early_checksums.hpp"
+#include "node/put_aside.hpp"
 
 namespace ckpt::node {
 
@@ -96,7 +97,17 @@ class SlotTable {
   // The copy that a reader found damaged serves nobody any more. Nothing happens if another reader
   // has found it before. Other copies of the shard here may be whole, and stay.
   void quarantine(const arena::Lease& damaged);
-  // Those that did so since the last call.
+  // Whether such copies are kept for a restore (node/put_aside.hpp). Slots of ranks that cannot be
+  // made otherwise have their memory; those for other copies, as for healing, wait. True: memory
+  // was given back.
+  bool keep_damaged(bool keeps);
+  std::vector<PutAside::SharedLease> find_damaged(const format::ShardId& id,
+                                                  const Digest& digest) const {
+    return put_aside_.find(id, digest);
+  }
+  // Gives the memory of those back that are of this rank, or of all. True: there were some.
+  bool let_go_damaged(std::optional<std::uint32_t> rank = std::nullopt);
+  // Those that were put aside since the last call.
   std::vector<std::pair<format::ShardId, Digest>> take_quarantined() {
     return std::exchange(quarantined_, {});
   }
@@ -126,6 +137,7 @@ class SlotTable {
   std::set<std::uint32_t> replicas_being_made_;
   std::set<std::uint32_t> own_healed_;  // Ranks of this node with one Slot more.
   std::vector<std::pair<format::ShardId, Digest>> quarantined_;
+  PutAside put_aside_;
   std::vector<std::shared_ptr<arena::Slot>> old_;  // Outgrown, but not free yet.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::uint64_t bytes_ = 0;             // All Slots, and those that are being made.

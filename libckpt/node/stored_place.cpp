@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "format/doubt.hpp"
 #include "os/path.hpp"
+#include "storage/damaged_step.hpp"
 #include "storage/missing_place.hpp"
 #include "storage/retention_record.hpp"
 #include "storage/run_directory.hpp"
@@ -69,8 +70,24 @@ Task<storage::Catalog> StoredPlace::load(std::optional<Step> only) {
   if (!unusable_.empty()) co_return fail(Errc::invalid_argument, unusable_);
   storage::CatalogOptions options = catalog_options();
   options.only = only;
-  auto catalog = co_await storage::read_catalog(site(), options);
+  CKPT_CO_TRY(storage::Catalog catalog, co_await storage::read_catalog(site(), options));
+  CKPT_CO_CHECK(co_await identify(catalog.rejected));
   co_return catalog;
+}
+
+// A restore that passes a damaged step by counts it as lost. `rejected` lives until the Task ends.
+Task<void> StoredPlace::identify(std::vector<storage::Rejected>& rejected) {
+  for (storage::Rejected& one : rejected) {
+    if (one.at) continue;
+    const auto known = std::ranges::find(rejected_, one.name, &storage::Rejected::name);
+    if (known != rejected_.end() && known->reason == one.reason) {
+      one.at = known->at;
+      continue;
+    }
+    storage::Rejected asked = one;
+    CKPT_CO_TRY(one.at, co_await storage::step_of_parts(site(), std::move(asked), run_));
+  }
+  co_return Status();
 }
 
 void StoredPlace::adopt(storage::Catalog catalog, GoneSteps::Listing listing) {

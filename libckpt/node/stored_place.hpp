@@ -80,6 +80,7 @@ class StoredPlace {
   std::string unreadable() const;
   storage::CatalogOptions catalog_options();
   void note_rejected(std::vector<storage::Rejected> rejected);
+  Task<void> identify(std::vector<storage::Rejected>& rejected);
 
   const JobFacts& facts_;
   const std::string directory_;

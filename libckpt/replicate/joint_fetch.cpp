@@ -17,6 +17,8 @@ namespace {
 // get fewer, so that all connections end together.
 constexpr std::size_t taken_min = 4;
 constexpr std::size_t taken_max = 16;
+// Of a copy that is bad all over, a few Chunks tell. Each of them costs a connection.
+constexpr std::size_t damaged_chunks_max = 16;
 
 // Shared by the connections' coroutines, of which one may still dial when all Chunks are there.
 class JointFetch : public std::enable_shared_from_this<JointFetch> {
@@ -31,6 +33,7 @@ class JointFetch : public std::enable_shared_from_this<JointFetch> {
   static DetachedTask run_connection(std::shared_ptr<JointFetch> self);
   Task<void> fetch_from(std::string holder);
   Task<void> fetch_some(wire::Connection& connection, std::vector<std::size_t> wanted);
+  Task<void> fetch_good_from(std::string holder);
   std::vector<std::size_t> take();
 
   const DialHolder dial_;
@@ -120,6 +123,31 @@ Task<void> JointFetch::fetch_from(std::string holder) {
   co_return fetched;
 }
 
+// Asks for each Chunk alone, since a connection ends with a damaged one. The others may be good,
+// and nowhere else.
+Task<void> JointFetch::fetch_good_from(std::string holder) {
+  std::shared_ptr<wire::Connection> connection;
+  std::size_t damaged = 0;
+  for (std::size_t index = 0; index < taken_.size(); ++index) {
+    if (have_.contains(index)) continue;
+    if (!connection) {
+      std::string name = holder;
+      CKPT_CO_TRY(connection, co_await dial_(std::move(name)));
+    }
+    CKPT_ASSERT(!taken_[index]);
+    taken_[index] = true;
+    --untaken_count_;
+    std::vector<std::size_t> wanted(1, index);
+    const Status fetched = co_await fetch_some(*connection, std::move(wanted));
+    if (fetched) continue;
+    connection.reset();
+    if (fetched.error().code() != Errc::corruption || ++damaged == damaged_chunks_max)
+      co_return fetched;
+  }
+  if (connection) connection->close();
+  co_return Status();
+}
+
 DetachedTask JointFetch::run_connection(std::shared_ptr<JointFetch> self) {
   while (!self->have_.is_full() && !self->to_ask_.empty()) {
     const std::string holder = std::move(self->to_ask_.front());
@@ -144,6 +172,11 @@ Task<void> JointFetch::run() {
     CKPT_CO_TRY(const bool is_notified, co_await changed_.wait_until(no_deadline));
     CKPT_ASSERT(is_notified);
   }
+  for (const std::string& holder : failures_.damaged()) {
+    if (have_.is_full()) break;
+    std::string name = holder;
+    (void)co_await fetch_good_from(std::move(name));
+  }
   if (!have_.is_full()) co_return fail(failures_.error());
   co_return Status();
 }
@@ -153,6 +186,13 @@ Task<void> JointFetch::run() {
 void HolderFailures::add(const std::string& holder, Error error) {
   const auto [found, is_new] = all_.try_emplace(holder, error);
   if (!is_new && found->second.code() == Errc::not_found) found->second = std::move(error);
+}
+
+std::vector<std::string> HolderFailures::damaged() const {
+  std::vector<std::string> holders;
+  for (const auto& [holder, error] : all_)
+    if (error.code() == Errc::corruption) holders.push_back(holder);
+  return holders;
 }
 
 Error HolderFailures::error() const {

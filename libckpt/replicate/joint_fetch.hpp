@@ -1,7 +1,9 @@
 // JointFetch: fills one shard from all its holders at once, over several connections.
 //
 // Each connection takes some Chunks that no other one has taken, and asks its holder for these
-// alone. When its holder fails, the Chunks that have not come are taken by the others.
+// alone. When its holder fails, the Chunks that have not come are taken by the others. What is
+// missing in the end is asked of the holders of damaged copies, Chunk by Chunk: copies that are
+// damaged in different Chunks make one good shard.
 //
 // Threads: the connections'.
 #pragma once
@@ -26,6 +28,7 @@ class HolderFailures {
   void add(const std::string& holder, Error error);
   bool contains(const std::string& holder) const { return all_.contains(holder); }
   bool empty() const { return all_.empty(); }
+  std::vector<std::string> damaged() const;  // Those that failed with corruption.
   // Not_found if none has the shard, else the code of one that failed otherwise.
   Error error() const;
 

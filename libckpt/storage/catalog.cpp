@@ -236,17 +236,18 @@ Task<std::shared_ptr<const Described>> look_at(Site site, std::string name, Cata
   co_return described;
 }
 
-// Returns nothing if the directory was removed or replaced while it was read. `is_misplaced`: as in
-// Rejected, of an error; lives until the Task ends.
+// Returns nothing if the directory was removed or replaced while it was read. `rejected` gets what
+// is known of it beside the error; it lives until the Task ends.
 Task<std::optional<Checkpoint>> examine_checkpoint(Site site, std::string name,
-                                                   CatalogOptions options, bool& is_misplaced) {
+                                                   CatalogOptions options, Rejected& rejected) {
   std::optional<Checkpoint> seen;
   Status whole;
   const auto described = co_await look_at(site, name, options.cache);
   if (described) {
     seen = (*described)->checkpoint;
     whole = check_identity(*seen, options.run);
-    is_misplaced = !whole && whole.error().code() == Errc::corruption;
+    rejected.is_misplaced = !whole && whole.error().code() == Errc::corruption;
+    if (whole) rejected.at = seen->at;
     if (whole) whole = co_await check_files(site, *described);
   } else {
     whole = fail(described.error());
@@ -278,8 +279,8 @@ Task<Examined> examine_all(Site site, std::vector<StepDirectory> names, CatalogO
     std::vector<StepDirectory> failed;
     for (const StepDirectory& parsed : names) {
       const std::string name = step_directory_name(parsed.step, parsed.generation);
-      bool is_misplaced = false;
-      auto checkpoint = co_await examine_checkpoint(site, name, options, is_misplaced);
+      Rejected rejected;
+      auto checkpoint = co_await examine_checkpoint(site, name, options, rejected);
       if (checkpoint) {
         if (*checkpoint) catalog.checkpoints.push_back(**std::move(checkpoint));
         examined.is_outdated = examined.is_outdated || !*checkpoint;
@@ -292,8 +293,11 @@ Task<Examined> examine_all(Site site, std::vector<StepDirectory> names, CatalogO
         continue;
       }
       const Error& error = checkpoint.error();
-      catalog.rejected.push_back(Rejected{name, code, is_misplaced ? error.text() : error.message(),
-                                          code == Errc::invalid_argument, is_misplaced});
+      rejected.name = name;
+      rejected.code = code;
+      rejected.reason = rejected.is_misplaced ? error.text() : error.message();
+      rejected.is_of_other_run = code == Errc::invalid_argument;
+      catalog.rejected.push_back(std::move(rejected));
     }
     names = std::move(failed);
     if (names.empty()) break;

@@ -22,6 +22,8 @@ struct Rejected {
   bool is_of_other_run = false;
   // It is a link, or has another step than its name says: nobody has looked at its bytes.
   bool is_misplaced = false;
+  // The step whose files are damaged, by its manifest. None: only its name is known.
+  std::optional<format::StepId> at = std::nullopt;
 };
 // Was published, and its bytes cannot be trusted now. If nothing else is found, a job must not
 // start from scratch. Not damage: a checkpoint of another run, one that was replaced, a directory

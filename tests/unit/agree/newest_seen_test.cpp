@@ -87,6 +87,41 @@ TEST_CASE_METHOD(SeenScene, "newest seen: steps of a timeline that began anew sa
   CHECK(newest(history) == Step{92});
 }
 
+TEST_CASE_METHOD(SeenScene,
+                 "newest seen: a damaged step on storage counts, if it was not abandoned",
+                 "[unit][agree]") {
+  view.newest_damaged = Step{95};
+  view.damaged_steps = {{2, Step{95}}};
+  CHECK(newest({{2, std::nullopt}}) == Step{95});
+  CHECK(newest({{1, std::nullopt}, {2, StepId{1, Step{80}}}}) == Step{95});
+  CHECK_FALSE(newest({{2, std::nullopt}, {3, StepId{2, Step{90}}}}).has_value());
+  view.damaged_steps = {{3, Step{95}}};
+  CHECK(newest({{2, std::nullopt}, {3, StepId{2, Step{90}}}}) == Step{95});
+  CHECK_FALSE(newest({{2, std::nullopt}, {3, std::nullopt}}).has_value());
+  view.newest_damaged = Step{80};
+  view.damaged_steps = {{2, Step{80}}};
+  CHECK_FALSE(newest({{2, std::nullopt}}).has_value());
+}
+
+TEST_CASE_METHOD(SeenScene,
+                 "newest seen: a step of which only the name is left counts, if it is "
+                 "lost in every timeline",
+                 "[unit][agree]") {
+  if (GENERATE(true, false)) {
+    view.newest_damaged = Step{95};
+  } else {
+    view.unreadable_steps = {{Step{95}, "of another user"}};
+  }
+  CHECK(newest() == Step{95});
+  CHECK(newest({{2, std::nullopt}}) == Step{95});
+  CHECK(newest({{2, std::nullopt}, {3, StepId{2, Step{97}}}}) == Step{95});
+  CHECK_FALSE(newest({{2, std::nullopt}, {3, StepId{2, Step{93}}}}).has_value());
+  CHECK_FALSE(newest({{1, std::nullopt}, {2, StepId{1, Step{80}}}}).has_value());
+  CHECK_FALSE(newest({{2, std::nullopt}, {3, std::nullopt}}).has_value());
+  see(0, 2, 97);
+  CHECK(newest() == Step{97});
+}
+
 TEST_CASE_METHOD(SeenScene, "newest seen: an older step than the restored one says nothing",
                  "[unit][agree]") {
   see(0, 2, 70);

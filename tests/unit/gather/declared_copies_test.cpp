@@ -37,9 +37,12 @@ class Placed final : public ShardSource {
                   const storage::TransferHooks& hooks) override {
     const std::uint32_t rank = record->id.rank;
     order.push_back(rank);
-    if (const auto why = bad.find(rank); why != bad.end())
-      co_return fail(why->second, "rank " + std::to_string(rank) + " is bad everywhere");
+    const std::string text = "rank " + std::to_string(rank) + " is bad everywhere";
+    if (const auto why = bad.find(rank); why != bad.end()) co_return fail(why->second, text);
+    const auto rotten = bad_chunks.find(rank);
+    const bool is_bad = rotten != bad_chunks.end() && std::erase(chunks, rotten->second) > 0;
     auto read = co_await source_.read(std::move(record), std::move(chunks), std::move(sink), hooks);
+    if (is_bad) co_return fail(Errc::corruption, text);
     co_return read;
   }
   std::vector<std::uint32_t> ranks_read() {
@@ -49,6 +52,7 @@ class Placed final : public ShardSource {
 
   std::map<std::uint32_t, Nearness> near;
   std::map<std::uint32_t, Errc> bad;
+  std::map<std::uint32_t, std::size_t> bad_chunks;
   std::vector<std::uint32_t> order;  // In which shards were read.
 
  private:
@@ -176,13 +180,46 @@ TEST_CASE("declared copies: a bad shard of which something has no copy fails the
     const Status read = reader.read(reader.saved[0][0], {{0, 0, bytes}});
     REQUIRE_FALSE(read);
     CHECK_THAT(read.error().message(), Contains("rank 0 is bad everywhere"));
+    CHECK(std::ranges::count(reader.source->order, 0u) == 2);
+  }
+  SECTION("bytes that are wanted of a shard that is gone") {
+    reader.source->bad = {{0, Errc::unavailable}};
+    std::vector<std::byte> bytes(8);
+    CHECK_FALSE(reader.read(reader.saved[0][0], {{0, 0, bytes}}));
     CHECK(reader.source->order == std::vector<std::uint32_t>{0});
+  }
+  SECTION("bytes alone, of which no other plan takes less") {
+    std::vector<std::byte> bytes(8);
+    reader.source->near = {{1, Nearness::own_memory}};
+    CHECK_FALSE(reader.read(reader.saved[0][0], {{0, 0, bytes}}));
+    CHECK(std::ranges::count(reader.source->order, 0u) == 1);
   }
   SECTION("for a reason that no copy mends") {
     reader.source->bad = {{0, Errc::cancelled}};
     const Status read = reader.read(reader.saved[0][0]);
     REQUIRE_FALSE(read);
     CHECK(read.error().code() == Errc::cancelled);
+  }
+}
+
+TEST_CASE("declared copies: bytes of a shard are read, although another Chunk of it is bad",
+          "[unit][gather]") {
+  CopyReader reader(3);
+  const SavedPiece& want = reader.saved[0][0];  // In Chunk 1, behind the header.
+  std::vector<std::uint32_t> first(9);          // In Chunk 2.
+  const WantedBytes bytes{0, 2 * page_bytes, std::as_writable_bytes(std::span(first))};
+  SECTION("that of a tensor, which comes from another rank") {
+    reader.source->bad_chunks = {{0, 1}};
+    REQUIRE(reader.read(want, {bytes}));
+    CHECK(reader.numbers == numbers_of(want));
+    CHECK(first == numbers_of(reader.saved[0][1]));
+    CHECK(std::ranges::count(reader.source->order, 1u) == 1);
+  }
+  SECTION("but not their own") {
+    reader.source->bad_chunks = {{0, 2}};
+    const Status read = reader.read(want, {bytes});
+    REQUIRE_FALSE(read);
+    CHECK(read.error().code() == Errc::corruption);
   }
 }
 

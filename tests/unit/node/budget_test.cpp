@@ -80,4 +80,26 @@ TEST_CASE("budget: a layout that fits no more leaves the Slots to the one before
   CHECK(rank.engine->status_json().find("\"used_bytes\": 32768") != std::string::npos);
 }
 
+TEST_CASE("budget: a step that the Slots do not hold, and larger ones cannot be had, is exhausted",
+          "[unit][node]") {
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  {
+    test::OneRank rank(disk, 3 * MiB);
+    rank.begin_and_store_two_steps();
+  }
+  test::OneRank rank(disk);
+  rank.may_lack_slots = true;
+  rank.request.own_slots = 8;
+  REQUIRE(rank.attach());
+  REQUIRE(rank.pass_until([&] { return rank.times_ready > 0; }));
+  REQUIRE(rank.tell_layout(3 * MiB, 2));  // Eight of them are over the budget.
+  REQUIRE(rank.pass_until([&] { return rank.no_slots.has_value(); }));
+  REQUIRE(rank.engine->call(rank.session, control::AskRestore{1, std::nullopt}));
+  REQUIRE(rank.pass_until([&] { return rank.answer.has_value(); }));
+  REQUIRE_FALSE(rank.answer->result);
+  CHECK(rank.answer->result.error().code() == Errc::exhausted);
+  CHECK(rank.answer->result.error().text().find("may use 16.0 MiB") != std::string::npos);
+}
+
 }  // namespace ckpt::node

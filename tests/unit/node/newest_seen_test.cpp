@@ -2,6 +2,7 @@
 //         says how many steps were lost.
 // Method: trainers of one rank, driven by hand, die between captures, in one, and before the first;
 //         the answer to each restore is looked at. In a cluster the node that saw most is lost.
+#include "support/captured_log.hpp"
 #include "unit/node/one_rank.hpp"
 #include "unit/node/worlds.hpp"
 
@@ -124,6 +125,35 @@ TEST_CASE("newest seen: from storage alone nobody knows", "[unit][node]") {
   test::OneRank rank(disk);
   REQUIRE(rank.restore().value() == Step{2});
   CHECK_FALSE(rank.answer->newest_seen.has_value());
+}
+
+TEST_CASE("newest seen: a stored step whose manifest is damaged was reached", "[unit][node]") {
+  const test::CapturedLog quiet(LogLevel::error);
+  test::MemoryDisk disk(1);
+  disk.put_directory("/scratch");
+  {
+    test::OneRank rank(disk);
+    rank.begin_and_store_two_steps();
+  }
+  const std::string step = "/scratch/job/step-000000003/";
+  {  // In a second timeline, as after any restart.
+    test::OneRank rank(disk);
+    rank.request.save_storage_interval.steps = 1;
+    REQUIRE(rank.restore().value() == Step{2});
+    REQUIRE(rank.pass_until([&] { return !rank.granted.empty(); }));
+    rank.capture(Step{3});
+    REQUIRE(rank.pass_until([&] { return rank.durable == Step{3}; }));
+  }
+  disk.flip(step + "manifest.json", 100, 3);
+  std::optional<Step> newest = Step{3};
+  SECTION("as a part says, which knows its timeline") {}
+  SECTION("unless no part says so: it may be of the first timeline, and was abandoned then") {
+    disk.flip(step + "rank-00000.part", 20, 3);
+    newest.reset();
+  }
+  test::OneRank rank(disk);
+  REQUIRE(rank.restore().value() == Step{2});
+  CHECK(rank.answer->newest_seen == newest);
 }
 
 TEST_CASE("newest seen: any node that is left knows for all", "[unit][node]") {

@@ -99,6 +99,66 @@ TEST_CASE("other world: two copies on one node fill the damage of each other", "
   CHECK_FALSE(log.has("not restored"));  // At the first attempt.
 }
 
+namespace {
+
+// A page of the tensor of the only rank, where memory is damaged; and one where its file is, which
+// lies in the part of rank 0.
+Rules damage_of_two_ranks(Cluster& cluster, std::size_t page_in_memory, std::size_t page_of_file) {
+  Rules rules;
+  rules.directory = "/scratch";
+  rules.is_frozen = true;  // In Chunks of a page.
+  rules.replicas = 1;
+  cluster.begin("A", rules);
+  cluster.store(Step{5});
+  cluster.damage(0, page_in_memory);
+  cluster.disk().flip("/scratch/step-000000005/rank-00000.safetensors",
+                      (1 + page_of_file) * page_bytes, 3);
+  return rules;
+}
+
+}  // namespace
+
+TEST_CASE("other world: what is good of a copy serves the others after one has put it aside",
+          "[unit][node]") {
+  const test::CapturedLog log(LogLevel::warning);
+  Cluster cluster;
+  SECTION("on the same node") {
+    const auto [in_memory, of_file] = GENERATE(std::pair(3u, 20u), std::pair(20u, 3u));
+    const Rules rules = damage_of_two_ranks(cluster, in_memory, of_file);
+    cluster.begin("AA", rules);
+  }
+  SECTION("on another node") {
+    const Rules rules = damage_of_two_ranks(cluster, 25, 3);
+    cluster.begin("CCA", rules);
+    CHECK(cluster.rank(0).offer->source == RestoreSource::peer_memory);
+  }
+  SECTION("on another node, whose one rank wants what is good and what is not") {
+    const Rules rules = damage_of_two_ranks(cluster, 3, 10);
+    cluster.begin("CA", rules);
+  }
+  cluster.check_restored(Step{5}, 1);
+  CHECK_FALSE(log.has("not restored"));  // At the first attempt.
+  const auto slots = cluster.status("A").at("slots");
+  for (const auto& slot : slots) CHECK(slot.at("state") != "quarantined");  // Not for training.
+}
+
+TEST_CASE("other world: ranks that declared copies take each Chunk from where it is good",
+          "[unit][node]") {
+  const test::CapturedLog log(LogLevel::warning);
+  Rules rules;
+  rules.is_frozen = rules.captures_all = true;
+  rules.replicas = 1;
+  Cluster cluster;
+  cluster.begin("AA", rules);
+  cluster.commit(Step{5});
+  cluster.damage(0, 3);
+  cluster.damage(1, 20);
+  rules.captures_all = false;
+  cluster.begin("AAA", rules);
+  cluster.check_restored(Step{5}, 2);
+  CHECK_FALSE(log.has("not restored"));
+}
+
 TEST_CASE("other world: damage in every copy is not served", "[unit][node]") {
   Rules rules;
   rules.is_frozen = GENERATE(false, true);
@@ -348,6 +408,9 @@ TEST_CASE("other world: without room for both the error has the numbers", "[unit
   CHECK(wanted + taken > 450);
   // One of its own Slots was free, and would have been given back.
   CHECK(taken * KiB + test::shard_bytes == cluster.status("A").at("slot_bytes"));
+  REQUIRE(cluster.pass_until([&] { return cluster.have_answers(); }));
+  REQUIRE_FALSE(cluster.rank(0).answer->result);
+  CHECK(cluster.rank(0).answer->result.error().code() == Errc::exhausted);
   cluster.begin("AB", rules);
   cluster.check_restored(Step{5}, 2);
 }

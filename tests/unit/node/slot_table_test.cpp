@@ -11,6 +11,7 @@
 #include "support/fake_clock.hpp"
 #include "support/heap_memory.hpp"
 #include "support/memory_file_system.hpp"
+#include "support/pending.hpp"
 #include "support/sim_network.hpp"
 
 namespace ckpt::node {
@@ -30,7 +31,9 @@ std::shared_ptr<const format::ShardRecord> record_of_one_page() {
 }
 
 struct TwoCopies {
-  TwoCopies() {
+  explicit TwoCopies(std::uint64_t budget = 1 * MiB)
+      : engine(context.get_executor(), Seams{clock, memory, files, *front}, EngineOptions(),
+               arena::MemoryBudget(budget), Random(1)) {
     (void)slots.take_replica(*record, [] {});  // Makes two.
     context.run();
     for (auto* copy : {&first, &second}) {
@@ -54,8 +57,7 @@ struct TwoCopies {
   test::MemoryFileSystem files{disk, &clock};
   test::SimNetwork network{1};
   std::unique_ptr<wire::Network> front = network.add_node("A", clock);
-  EngineContext engine{context.get_executor(), Seams{clock, memory, files, *front}, EngineOptions(),
-                       arena::MemoryBudget(1 * MiB), Random(1)};
+  EngineContext engine;
   std::shared_ptr<const format::ShardRecord> record = record_of_one_page();
   SlotTable slots{engine, "job"};
   std::shared_ptr<arena::Slot> first, second;
@@ -95,6 +97,73 @@ TEST_CASE_METHOD(TwoCopies, "slot table: a copy that is being freed is not put a
   slots.quarantine(reader);
   CHECK(slots.take_quarantined().empty());
   CHECK(readable() == 0);
+}
+
+TEST_CASE_METHOD(TwoCopies, "slot table: a damaged copy is kept for a restore, and counts nowhere",
+                 "[unit][node]") {
+  CHECK_FALSE(slots.keep_damaged(true));
+  slots.quarantine(arena::Lease(first));
+  const Digest digest = format::digest_of(*record);
+  CHECK(readable() == 1);
+  CHECK(slots.find(record->id, digest) == second);
+  REQUIRE(slots.find_damaged(record->id, digest).size() == 1);
+  CHECK(&slots.find_damaged(record->id, digest).front()->slot() == first.get());
+  CHECK(slots.find_damaged(record->id, Digest()).empty());
+  CHECK(slots.find_damaged({record->id.at, 1}, digest).empty());
+  CHECK(slots.take_quarantined().size() == 1);  // It is healed all the same.
+  SECTION("until the restore is over") {
+    CHECK(slots.keep_damaged(false));
+    CHECK_FALSE(slots.keep_damaged(false));
+  }
+  SECTION("or its rank needs the memory") {
+    CHECK_FALSE(slots.let_go_damaged(1));
+    CHECK(slots.let_go_damaged(0));
+  }
+  SECTION("or the job's memory is freed") {
+    slots.free_all();
+  }
+  CHECK(first->state() == arena::Slot::State::free);
+  CHECK(slots.find_damaged(record->id, digest).empty());
+}
+
+TEST_CASE("slot table: damaged copies give way to Slots of ranks, and to no others",
+          "[unit][node]") {
+  const std::uint64_t each = align_up(record_of_one_page()->bytes, page_bytes);
+  TwoCopies copies(4 * each);
+  SlotTable& slots = copies.slots;
+  const auto make_own = [&](std::uint32_t rank) {
+    return test::finish(copies.clock,
+                        test::start(copies.context, slots.make_own(rank, 2, each, [] {})));
+  };
+  REQUIRE(make_own(0));
+  const std::shared_ptr<arena::Slot> own = slots.own(0).slots[0].slot;
+  own->begin_fill(copies.record->id);
+  own->filled();
+  own->seal(copies.record);
+  slots.keep_damaged(true);
+  slots.quarantine(arena::Lease(own));
+  slots.let_go_own(0);  // The other Slot goes, and there is room for one.
+  const auto kept = [&] { return slots.find_damaged(copies.record->id, own->digest()).size(); };
+  SECTION("those for captures") {
+    REQUIRE(make_own(1));
+    CHECK(own->state() == arena::Slot::State::free);
+  }
+  SECTION("that of a restore") {
+    REQUIRE(test::finish(copies.clock,
+                         test::start(copies.context, slots.make_for_restore(1, 2 * each))));
+    CHECK(own->state() == arena::Slot::State::free);
+  }
+  SECTION("but not one for a healed copy") {
+    format::ShardRecord other = *copies.record;
+    other.id.rank = 1;
+    for (int tries = 0; tries < 3; ++tries) {
+      const auto slot = slots.take_for_healing(other, [] {});
+      copies.context.restart();
+      copies.context.run();
+      if (tries == 2) CHECK(slot);  // In what is left.
+    }
+    CHECK(kept() == 1);
+  }
 }
 
 }  // namespace ckpt::node

@@ -222,6 +222,39 @@ TEST_CASE("joint fetch: one that cannot be reached is not waited for", "[unit][r
   CHECK(cluster.clock.now() - began < std::chrono::seconds(2));
 }
 
+TEST_CASE("joint fetch: copies that are damaged in different chunks make a good one",
+          "[unit][replicate]") {
+  Cluster cluster({"b", "c"});
+  const auto damage = [&](const char* holder, std::size_t chunk) {
+    cluster.holders.at(holder).provider.shard->memory->at(chunk * page_bytes) ^= std::byte{1};
+  };
+  for (const std::size_t chunk : {0, 5, 60, 199}) damage("b", chunk);
+  for (const std::size_t chunk : {1, 4, 61, 198}) damage("c", chunk);
+  SECTION("all of its chunks") {
+    const Status fetched = cluster.fetch();
+    REQUIRE((fetched ? "" : fetched.error().message()) == "");
+    CHECK(cluster.is_whole());
+  }
+  SECTION("but for one that is good in none") {
+    damage("b", 100);
+    damage("c", 100);
+    const Status fetched = cluster.fetch();
+    REQUIRE_FALSE(fetched);
+    CHECK(fetched.error().code() == Errc::corruption);
+    CHECK(cluster.have.count() == chunks - 1);
+  }
+}
+
+TEST_CASE("joint fetch: a copy that is bad all over is not asked for each chunk",
+          "[unit][replicate]") {
+  Cluster cluster({"b"});
+  for (std::size_t chunk = 0; chunk < chunks; ++chunk)
+    cluster.holders.at("b").provider.shard->memory->at(chunk * page_bytes) ^= std::byte{1};
+  CHECK_FALSE(cluster.fetch());
+  CHECK(cluster.have.count() == 0);
+  CHECK(cluster.holders.at("b").connections < 20);
+}
+
 TEST_CASE("joint fetch: without a good copy it fails, and names each holder", "[unit][replicate]") {
   Cluster cluster({"b", "c"});
   cluster.holders.at("b").provider.shard = nullptr;
