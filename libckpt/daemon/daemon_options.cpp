@@ -11,6 +11,7 @@
 #include <map>
 #include <sstream>
 
+#include "base/byte_text.hpp"
 #include "base/units.hpp"
 #include "base/variables.hpp"
 #include "os/small_file.hpp"
@@ -167,9 +168,8 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
 }  // namespace
 
 Result<std::uint64_t> parse_bytes(const std::string& text) {
-  static const Units units = {{"", 1},      {"B", 1},   {"KiB", KiB}, {"MiB", MiB}, {"GiB", GiB},
-                              {"TiB", TiB}, {"K", KiB}, {"M", MiB},   {"G", GiB},   {"T", TiB}};
-  return parse_with_unit(text, units, "1048576, 512MiB or 64GiB");
+  if (const auto bytes = parse_byte_text(text)) return *bytes;
+  return fail(Errc::invalid_argument, fmt::format("\"{}\" is not like {}", text, byte_examples));
 }
 
 Result<milliseconds> parse_duration(const std::string& text) {
