@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/byte_text.hpp"
+#include "base/log_level.hpp"
 #include "base/units.hpp"
 #include "base/variables.hpp"
 #include "os/small_file.hpp"
@@ -77,7 +78,11 @@ std::vector<std::string> with_environment(int count, const char* const* argument
   std::vector<std::string> all;
   for (const DaemonFlag& flag : daemon_flags) {
     const char* value = std::getenv(flag.variable);
-    if (value != nullptr && *value != '\0') all.push_back(std::string(flag.name) + "=" + value);
+    if (value == nullptr || *value == '\0') continue;
+    // A trainer trains on with an unknown level, and so its daemon must not fail to start by it.
+    const bool is_unknown_level =
+        std::string_view(flag.variable) == log_level_variable && !log_level_named(value);
+    if (!is_unknown_level) all.push_back(std::string(flag.name) + "=" + value);
   }
   for (int index = 1; index < count; ++index) all.emplace_back(arguments[index]);
   std::reverse(all.begin(), all.end());  // The order that CLI11 wants.

@@ -118,6 +118,16 @@ TEST_CASE("daemon options: wrong use is one line, with the reason", "[unit][daem
   }
 }
 
+TEST_CASE("daemon options: an unknown level in the environment is left out, as in a trainer",
+          "[unit][daemon]") {
+  const Environment environment("LIBCKPT_LOG_LEVEL", "loud");
+  const auto parsed = parse({});
+  CHECK_FALSE(parsed.must_exit);
+  CHECK(parsed.options.log_level == "info");
+  const Environment known("LIBCKPT_LOG_LEVEL", "error");
+  CHECK(parse({}).options.log_level == "error");
+}
+
 TEST_CASE("daemon options: a file that is named and missing is wrong use", "[unit][daemon]") {
   CHECK(parse({"--config", "/nonexistent/ckptd.conf"}).exit_code == 2);
   const Environment config("LIBCKPT_DAEMON_CONFIG", "/nonexistent/ckptd.conf");
