@@ -195,6 +195,7 @@ Status Daemon::write_ready() const {
   CKPT_TRY(ready.process, os::identify_process(::getpid()));
   ready.version = CKPT_VERSION_STRING;
   ready.socket = directory_.socket();
+  ready.memory_budget = options_.memory_budget;
   return os::replace_file(directory_.ready(), to_json(ready));
 }
 
