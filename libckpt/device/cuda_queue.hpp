@@ -6,6 +6,7 @@
 // Threads: all fields under `mutex`, but the constant ones. Lifetime: outlives the runs.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -30,6 +31,16 @@ namespace ckpt::device {
 
 // A link of 10 GB/s carries 600 GB in this time. A longer run means that the GPU hangs.
 inline constexpr std::chrono::seconds gpu_fence_deadline{60};
+
+// LoggedOnce: a trouble that each layout meets again is logged for the first one.
+// Threads: any.
+class LoggedOnce {
+ public:
+  bool is_first() { return !was_logged_.exchange(true); }
+
+ private:
+  std::atomic<bool> was_logged_{false};
+};
 
 class CudaQueue {
  public:
@@ -99,6 +110,10 @@ class CudaQueue {
   CudaFingerprint fingerprint;  // Unusable where nothing needs it.
   CudaChangedCopy changed_copy;
   CUstream stream = nullptr;
+  LoggedOnce gather_trouble;
+  LoggedOnce check_trouble;
+  LoggedOnce skip_trouble;
+  LoggedOnce hash_trouble;
 
  private:
   Status make_stream();
