@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
@@ -30,10 +29,10 @@ bool is_program(const std::string& path) {
 
 }  // namespace
 
-std::string find_daemon(const Options& options) {
+std::string find_daemon(const Options& options, const os::EnvironmentCopy& environment) {
   if (!options.daemon_path.empty()) return options.daemon_path;
-  const char* named = std::getenv("LIBCKPT_DAEMON_PATH");
-  if (named != nullptr && *named != '\0') return named;
+  const auto named = environment.find("LIBCKPT_DAEMON_PATH");
+  if (named && !named->empty()) return *named;
   const auto library = os::library_directory(reinterpret_cast<const void*>(&find_daemon));
   for (const std::string& directory : {library, os::program_directory()}) {
     if (directory.empty()) continue;
@@ -66,9 +65,11 @@ std::string why_no_log(const std::string& directory, const Result<os::Space>& sp
       directory);
 }
 
-os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirectory& directory) {
+os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirectory& directory,
+                                const os::EnvironmentCopy& environment) {
   os::SpawnOptions command;
-  command.program = find_daemon(options);
+  command.program = find_daemon(options, environment);
+  command.environment = environment;
   command.log_path = directory.log();
   command.arguments = {"--runtime-dir", directory.path(), "--log-file", directory.log()};
   if (options.memory_budget != 0) {
@@ -80,9 +81,8 @@ os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirecto
     command.arguments.push_back(address);
   }
   // Otherwise a rank that is bound to some cores would bind the daemon to them.
-  const char* all_cores = std::getenv("LIBCKPT_ALL_CORES");
-  if (all_cores == nullptr || *all_cores == '\0')
-    command.environment.emplace_back("LIBCKPT_ALL_CORES", "true");
+  if (environment.find("LIBCKPT_ALL_CORES").value_or("").empty())
+    command.environment.set("LIBCKPT_ALL_CORES", "true");
   return command;
 }
 
@@ -148,7 +148,7 @@ std::optional<Error> DaemonStart::early_end() {
   // It also ends when a daemon that was started by hand holds the lock, and logs that.
   if (!was_alone || !os::LockFile::acquire(directory_.lock())) return std::nullopt;
   return Error(Errc::io, fmt::format("start the daemon: {}, pid {}, ended; {}",
-                                     find_daemon(options_), pid, end_of_log()));
+                                     find_daemon(options_, environment_), pid, end_of_log()));
 }
 
 Status DaemonStart::start_if_none() {
@@ -175,7 +175,7 @@ Status DaemonStart::start_if_none() {
     }
   }
   CKPT_POINT("daemon.spawn.before");
-  const auto command = daemon_command(options_, directory_);
+  const auto command = daemon_command(options_, directory_, environment_);
   log_bytes_before_ = os::file_bytes(directory_.log());
   auto spawned = os::spawn_detached(command);
   if (!spawned) {

@@ -22,7 +22,9 @@
 #include "device/cuda_context_identity.hpp"
 #include "device/cuda_fingerprint.hpp"
 #include "device/cuda_gather.hpp"
+#include "device/cuda_kernel.hpp"
 #include "device/cuda_work.hpp"
+#include "device/gap_choice.hpp"
 #include "device/gpus.hpp"
 #include "device/memory_pins.hpp"
 #include "device/token_bucket.hpp"
@@ -63,7 +65,8 @@ class CudaQueue {
         is_checked(options.is_checked),
         fingerprint(driver_in),
         changed_copy(driver_in, options.skips_unchanged),
-        gap_(options.gap) {}
+        gap_(options.gap),
+        usual_gap_(usual_gap(has_one_queue())) {}
   ~CudaQueue() { CKPT_ASSERT(runs.empty()); }
   CudaQueue(const CudaQueue&) = delete;
   CudaQueue& operator=(const CudaQueue&) = delete;
@@ -121,6 +124,7 @@ class CudaQueue {
   Status load_fingerprint();
 
   GpuGap gap_;
+  const GpuGap usual_gap_;  // By the environment, which only the trainer's thread may read.
   CUdeviceptr gap_word_ = 0;
   std::byte* ring_ = nullptr;
   std::uint64_t half_bytes_ = 0;
