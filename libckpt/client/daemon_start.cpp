@@ -65,6 +65,22 @@ std::string why_no_log(const std::string& directory, const Result<os::Space>& sp
       directory);
 }
 
+std::string other_daemons_text(const std::string& place,
+                               const std::vector<os::OtherDaemon>& others) {
+  std::string text;
+  for (const os::OtherDaemon& other : others) {
+    text += fmt::format("{}pid {} in {}", text.empty() ? "" : ", ", other.pid,
+                        other.runtime_dir.empty() ? "another directory" : other.runtime_dir);
+  }
+  if (text.empty()) return {};
+  return fmt::format(
+      "no daemon ran in {}, and one is started there, but this user has others on this machine: "
+      "{}. The steps in their memory are not found here. If this job trained under one of them, "
+      "end this process, and name its directory by LIBCKPT_RUNTIME_DIR: two daemons that train one "
+      "job refuse each other's saves",
+      place, text);
+}
+
 os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirectory& directory,
                                 const os::EnvironmentCopy& environment) {
   os::SpawnOptions command;
@@ -109,6 +125,15 @@ Task<os::LocalConnection> DaemonStart::connect(Time deadline) {
     CKPT_CO_CHECK(co_await sleep_until(clock_, std::min(deadline, clock_.after(pause))));
     pause = std::min(pause * 2, longest_pause);
   }
+}
+
+// The usual place depends on the environment: XDG_RUNTIME_DIR differs in a login, a container and
+// a batch job. A place that was named is meant.
+void DaemonStart::warn_of_others() const {
+  if (!options_.runtime_dir.empty()) return;
+  const std::string text =
+      other_daemons_text(directory_.path(), os::other_daemons(directory_.path()));
+  if (!text.empty()) log_warning("{}", text);
 }
 
 Error DaemonStart::no_answer() const {
@@ -187,6 +212,7 @@ Status DaemonStart::start_if_none() {
   log_info("started {} as pid {}, its log is {}", command.program, spawned->pid, directory_.log());
   spawned_ = std::move(*spawned);
   start_lock_ = std::move(*lock);
+  warn_of_others();
   return {};
 }
 

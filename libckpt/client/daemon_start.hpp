@@ -20,6 +20,7 @@
 #include "os/environment_copy.hpp"
 #include "os/file_system.hpp"
 #include "os/local_socket.hpp"
+#include "os/other_daemons.hpp"
 #include "os/runtime_directory.hpp"
 #include "os/spawn.hpp"
 
@@ -33,6 +34,10 @@ std::string listen_address(const Options& options);
 // Why a daemon may leave nothing in a log there: "; the file system of /run/ckpt is full: ...".
 // Empty: there is room, or it is not known.
 std::string why_no_log(const std::string& directory, const Result<os::Space>& space);
+// For a trainer that has started a daemon in the user's usual place: those that it did not find.
+// Empty: there are none.
+std::string other_daemons_text(const std::string& place,
+                               const std::vector<os::OtherDaemon>& others);
 os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirectory& directory,
                                 const os::EnvironmentCopy& environment);
 
@@ -50,6 +55,7 @@ class DaemonStart {
 
  private:
   Status start_if_none();
+  void warn_of_others() const;
   Error no_answer() const;  // Names the likely reason.
   // The last line of its log; if we started a daemon, the last line since then.
   std::string end_of_log() const;

@@ -128,6 +128,14 @@ TEST_CASE("daemon start: the environment is that of the trainer when it opened",
   CHECK_THAT(connected.error().text(), Catch::EndsWith("ends: before--true"));
 }
 
+TEST_CASE("daemon start: daemons that the trainer did not find are named", "[unit][client]") {
+  CHECK(other_daemons_text("/run/here", {}) == "");
+  const std::string text = other_daemons_text("/run/here", {{7, "/run/there"}, {8, ""}});
+  CHECK_THAT(text, Catch::StartsWith("no daemon ran in /run/here") &&
+                       Catch::Contains(": pid 7 in /run/there, pid 8 in another directory. ") &&
+                       Catch::Contains("LIBCKPT_RUNTIME_DIR"));
+}
+
 TEST_CASE("daemon start: a full file system is named, since it takes the log, too",
           "[unit][client]") {
   CHECK(why_no_log("/run/x", os::Space{0, 1 << 20})
