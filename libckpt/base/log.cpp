@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <memory>
 #include <mutex>
@@ -29,14 +28,8 @@ std::string_view name_of(LogLevel level) {
   return names[static_cast<std::size_t>(level)];
 }
 
-LogLevel level_from_environment() {
-  const char* asked = std::getenv("LIBCKPT_LOG_LEVEL");
-  for (const LogLevel level :
-       {LogLevel::debug, LogLevel::info, LogLevel::warning, LogLevel::error}) {
-    if (asked != nullptr && name_of(level) == asked) return level;
-  }
-  return LogLevel::info;
-}
+// The first conversion of a time reads TZ, and may come on any thread. Later ones do not.
+[[maybe_unused]] const bool has_time_zone = (::tzset(), true);
 
 // A full pipe blocks the caller, as in every program. Lines that a non-blocking pipe or a full disk
 // refuses are lost: logging never fails its caller.
@@ -120,7 +113,7 @@ LogFile& log_file() {
     ::pthread_atfork(nullptr, nullptr, [] { log_file().renew_lock(); });
 
 std::atomic<Log::Sink> current_sink{nullptr};
-std::atomic<LogLevel> least_level{level_from_environment()};
+std::atomic<LogLevel> least_level{LogLevel::info};  // Until log_level.cpp has read the choice.
 
 // A name is never freed once it is set, so that writers may read it without a lock.
 std::atomic<const std::string*> program{nullptr};

@@ -14,7 +14,7 @@ Result<std::unique_ptr<BucketFileSystem>> open_buckets(Scheme scheme, Clock& clo
                                                        os::DiskPriority priority,
                                                        const BucketUse& use) {
   CKPT_TRY(Settings settings, Settings::read(use.environment, scheme));
-  CKPT_TRY(auto transport, make_curl_transport(settings.ca_file));
+  CKPT_TRY(auto transport, make_curl_transport(settings.ca_file, settings.proxies));
   log(LogLevel::debug, "s3: buckets of {} are those of {}", dialect_of(scheme).scheme,
       settings.describe());
   auto client = std::make_unique<Client>(clock, std::move(settings), use.environment,

@@ -135,8 +135,8 @@ bool is_worth_another_try(CURLcode code) {
 
 class CurlTransport final : public Transport {
  public:
-  CurlTransport(const CurlLibrary& curl, std::string ca_file)
-      : curl_(curl), ca_file_(std::move(ca_file)) {}
+  CurlTransport(const CurlLibrary& curl, std::string ca_file, Proxies proxies)
+      : curl_(curl), ca_file_(std::move(ca_file)), proxies_(std::move(proxies)) {}
   ~CurlTransport() override {
     for (CURL* handle : idle_) curl_.easy_cleanup(handle);
   }
@@ -192,10 +192,11 @@ class CurlTransport final : public Transport {
     set(CURLOPT_CONNECTTIMEOUT_MS, request.is_local ? local_ms_max : connect_ms_max);
     set(CURLOPT_LOW_SPEED_LIMIT, slow_bytes_per_second);
     set(CURLOPT_LOW_SPEED_TIME, slow_seconds_max);
-    if (request.is_local) {
-      set(CURLOPT_TIMEOUT_MS, local_ms_max);
-      set(CURLOPT_NOPROXY, "*");
-    }
+    // Also where they are empty: else libcurl looks for them in the environment.
+    const bool has_tls = request.origin.scheme == "https";
+    set(CURLOPT_PROXY, (has_tls ? proxies_.https : proxies_.http).c_str());
+    set(CURLOPT_NOPROXY, request.is_local ? "*" : proxies_.none_for.c_str());
+    if (request.is_local) set(CURLOPT_TIMEOUT_MS, local_ms_max);
     if (!ca_file_.empty()) set(CURLOPT_CAINFO, ca_file_.c_str());
     if (request.method == "HEAD") {
       set(CURLOPT_NOBODY, 1L);
@@ -246,6 +247,7 @@ class CurlTransport final : public Transport {
 
   const CurlLibrary& curl_;
   const std::string ca_file_;
+  const Proxies proxies_;
   std::atomic<bool> is_stopped_ = false;
   std::mutex mutex_;
   std::vector<CURL*> idle_;
@@ -253,9 +255,10 @@ class CurlTransport final : public Transport {
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> make_curl_transport(const std::string& ca_file) {
+Result<std::unique_ptr<Transport>> make_curl_transport(const std::string& ca_file,
+                                                       const Proxies& proxies) {
   CKPT_TRY(const CurlLibrary* curl, CurlLibrary::load());
-  return std::unique_ptr<Transport>(std::make_unique<CurlTransport>(*curl, ca_file));
+  return std::unique_ptr<Transport>(std::make_unique<CurlTransport>(*curl, ca_file, proxies));
 }
 
 }  // namespace ckpt::bucket

@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
+#include <memory>
 
+#include "os/environment_copy.hpp"
 #include "os/small_file.hpp"
 
 namespace ckpt::bucket {
@@ -28,9 +29,10 @@ std::string home_file(const Environment& environment, const char* named_by, cons
 
 Environment Environment::of_process() {
   Environment environment;
-  environment.variable = [](const std::string& name) -> std::optional<std::string> {
-    const char* value = std::getenv(name.c_str());
-    if (value == nullptr || *value == '\0') return std::nullopt;
+  const auto copy = std::make_shared<const os::EnvironmentCopy>(os::EnvironmentCopy::of_process());
+  environment.variable = [copy](const std::string& name) -> std::optional<std::string> {
+    auto value = copy->find(name);
+    if (value && value->empty()) value.reset();
     return value;
   };
   environment.file = [](const std::string& path) -> std::optional<std::string> {

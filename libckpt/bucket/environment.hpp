@@ -1,6 +1,6 @@
 // Environment: the variables, and the two profile files that AWS programs read, behind one seam.
 //
-// Threads: any.
+// Threads: any, but of_process() and of_daemon() on the program's: they copy the variables.
 #pragma once
 
 #include <functional>

@@ -29,6 +29,7 @@ Result<Settings> read_google(const Environment& environment) {
   CKPT_TRY(settings.endpoint, parse_origin(url.value_or("https://storage.googleapis.com")));
   settings.is_path_style = true;
   settings.ca_file = environment.variable("AWS_CA_BUNDLE").value_or("");
+  settings.proxies = Proxies::read(environment);
   settings.source = url ? fmt::format("the endpoint is that of LIBCKPT_GS_ENDPOINT in {}{}",
                                       environment.name, environment.remedy)
                         : "the endpoint is Google's own";
@@ -63,6 +64,7 @@ Result<Settings> Settings::read(const Environment& environment, Scheme scheme) {
     settings.is_path_style = true;  // Most servers have no names for their buckets in DNS.
   }
   settings.ca_file = first_of({"AWS_CA_BUNDLE"}, "ca_bundle").value_or(Value()).text;
+  settings.proxies = Proxies::read(environment);
   if (auto style = environment.variable("LIBCKPT_S3_ADDRESSING")) {
     if (*style != "path" && *style != "virtual") {
       return fail(Errc::invalid_argument,

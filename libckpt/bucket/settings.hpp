@@ -6,6 +6,7 @@
 
 #include "bucket/bucket_path.hpp"
 #include "bucket/environment.hpp"
+#include "bucket/proxies.hpp"
 #include "bucket/request.hpp"
 
 namespace ckpt::bucket {
@@ -16,6 +17,7 @@ struct Settings {
   std::optional<Origin> endpoint;  // None: Amazon's own, of the region.
   bool is_path_style = false;      // "host/bucket/key" rather than "bucket.host/key".
   std::string ca_file;             // Empty: the system's.
+  Proxies proxies;
   // For errors: where the endpoint is from, or without one the region, and what changes it.
   std::string source;
 

@@ -19,6 +19,7 @@
 #include "client/daemon_start.hpp"
 #include "daemon/daemon_options.hpp"
 #include "device/gpus.hpp"
+#include "os/environment_copy.hpp"
 #include "os/landlock.hpp"
 #include "os/limits.hpp"
 #include "os/memory_available.hpp"
@@ -241,7 +242,7 @@ Finding check_port(Workplace& workplace, const Options& options, bool daemon_run
 }
 
 Finding check_program(const Options& options) {
-  const std::string program = client::find_daemon(options);
+  const std::string program = client::find_daemon(options, os::EnvironmentCopy::of_process());
   if (options.embedded)
     return {"program", Grade::note, "embedded: checkpoints die with the trainer's process", ""};
   if (const auto started = daemon_as_started(options); started.must_exit)

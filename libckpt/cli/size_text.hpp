@@ -1,4 +1,4 @@
-// SizeText: sizes as people write them for files: decimal units, and binary ones with an i.
+// SizeText: sizes as people write them for files.
 #pragma once
 
 #include <ckpt/result.hpp>

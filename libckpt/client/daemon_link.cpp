@@ -16,7 +16,10 @@
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
 #include "base/spawn.hpp"
+#include "base/units.hpp"
 #include "client/attach_message.hpp"
+#include "client/daemon_budget.hpp"
+#include "os/small_file.hpp"
 #include "wire/control_codec.hpp"
 
 namespace ckpt::client {
@@ -29,6 +32,7 @@ constexpr Duration attach_time = std::chrono::seconds(60);
 constexpr Duration reconnect_time = std::chrono::seconds(30);
 constexpr Duration send_time = std::chrono::minutes(10);  // To a daemon that is stopped, or hangs.
 constexpr Duration goodbye_time = std::chrono::seconds(1);
+constexpr std::size_t ready_bytes_max = 64 * KiB;
 
 // Whether the next attempt may succeed. A caller of open learns at once of errors that it can fix;
 // in mid-run, patience costs nothing.
@@ -362,11 +366,17 @@ Result<std::unique_ptr<SessionLink>> open_daemon_link(const Options& options, De
   CKPT_TRY(auto directory, os::RuntimeDirectory::open(options.runtime_dir));
   CKPT_TRY(auto attach, make_attach(options));
   auto state = make_link_state(options);
+  const std::string ready_file = directory.ready();
   auto side = std::make_unique<DaemonLink>(options, std::move(directory), std::move(attach), state,
                                            deadline);
   side->start();
   auto link = std::make_unique<SessionLink>(state, std::move(side));
   CKPT_CHECK(state->wait_attached(deadline, options.dir));
+  // Written before the daemon answers anybody.
+  if (const auto ready = os::read_file(ready_file, ready_bytes_max)) {
+    const std::string other = other_budget(options, *ready);
+    if (!other.empty()) log_warning("{}: {}", name_for_errors(options), other);
+  }
   return std::unique_ptr<SessionLink>(std::move(link));
 }
 

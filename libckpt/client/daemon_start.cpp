@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
@@ -30,10 +29,10 @@ bool is_program(const std::string& path) {
 
 }  // namespace
 
-std::string find_daemon(const Options& options) {
+std::string find_daemon(const Options& options, const os::EnvironmentCopy& environment) {
   if (!options.daemon_path.empty()) return options.daemon_path;
-  const char* named = std::getenv("LIBCKPT_DAEMON_PATH");
-  if (named != nullptr && *named != '\0') return named;
+  const auto named = environment.find("LIBCKPT_DAEMON_PATH");
+  if (named && !named->empty()) return *named;
   const auto library = os::library_directory(reinterpret_cast<const void*>(&find_daemon));
   for (const std::string& directory : {library, os::program_directory()}) {
     if (directory.empty()) continue;
@@ -66,9 +65,27 @@ std::string why_no_log(const std::string& directory, const Result<os::Space>& sp
       directory);
 }
 
-os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirectory& directory) {
+std::string other_daemons_text(const std::string& place,
+                               const std::vector<os::OtherDaemon>& others) {
+  std::string text;
+  for (const os::OtherDaemon& other : others) {
+    text += fmt::format("{}pid {} in {}", text.empty() ? "" : ", ", other.pid,
+                        other.runtime_dir.empty() ? "another directory" : other.runtime_dir);
+  }
+  if (text.empty()) return {};
+  return fmt::format(
+      "no daemon ran in {}, and one is started there, but this user has others on this machine: "
+      "{}. The steps in their memory are not found here. If this job trained under one of them, "
+      "end this process, and name its directory by LIBCKPT_RUNTIME_DIR: two daemons that train one "
+      "job refuse each other's saves",
+      place, text);
+}
+
+os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirectory& directory,
+                                const os::EnvironmentCopy& environment) {
   os::SpawnOptions command;
-  command.program = find_daemon(options);
+  command.program = find_daemon(options, environment);
+  command.environment = environment;
   command.log_path = directory.log();
   command.arguments = {"--runtime-dir", directory.path(), "--log-file", directory.log()};
   if (options.memory_budget != 0) {
@@ -80,9 +97,8 @@ os::SpawnOptions daemon_command(const Options& options, const os::RuntimeDirecto
     command.arguments.push_back(address);
   }
   // Otherwise a rank that is bound to some cores would bind the daemon to them.
-  const char* all_cores = std::getenv("LIBCKPT_ALL_CORES");
-  if (all_cores == nullptr || *all_cores == '\0')
-    command.environment.emplace_back("LIBCKPT_ALL_CORES", "true");
+  if (environment.find("LIBCKPT_ALL_CORES").value_or("").empty())
+    command.environment.set("LIBCKPT_ALL_CORES", "true");
   return command;
 }
 
@@ -109,6 +125,15 @@ Task<os::LocalConnection> DaemonStart::connect(Time deadline) {
     CKPT_CO_CHECK(co_await sleep_until(clock_, std::min(deadline, clock_.after(pause))));
     pause = std::min(pause * 2, longest_pause);
   }
+}
+
+// The usual place depends on the environment: XDG_RUNTIME_DIR differs in a login, a container and
+// a batch job. A place that was named is meant.
+void DaemonStart::warn_of_others() const {
+  if (!options_.runtime_dir.empty()) return;
+  const std::string text =
+      other_daemons_text(directory_.path(), os::other_daemons(directory_.path()));
+  if (!text.empty()) log_warning("{}", text);
 }
 
 Error DaemonStart::no_answer() const {
@@ -148,7 +173,7 @@ std::optional<Error> DaemonStart::early_end() {
   // It also ends when a daemon that was started by hand holds the lock, and logs that.
   if (!was_alone || !os::LockFile::acquire(directory_.lock())) return std::nullopt;
   return Error(Errc::io, fmt::format("start the daemon: {}, pid {}, ended; {}",
-                                     find_daemon(options_), pid, end_of_log()));
+                                     find_daemon(options_, environment_), pid, end_of_log()));
 }
 
 Status DaemonStart::start_if_none() {
@@ -175,7 +200,7 @@ Status DaemonStart::start_if_none() {
     }
   }
   CKPT_POINT("daemon.spawn.before");
-  const auto command = daemon_command(options_, directory_);
+  const auto command = daemon_command(options_, directory_, environment_);
   log_bytes_before_ = os::file_bytes(directory_.log());
   auto spawned = os::spawn_detached(command);
   if (!spawned) {
@@ -187,6 +212,7 @@ Status DaemonStart::start_if_none() {
   log_info("started {} as pid {}, its log is {}", command.program, spawned->pid, directory_.log());
   spawned_ = std::move(*spawned);
   start_lock_ = std::move(*lock);
+  warn_of_others();
   return {};
 }
 

@@ -1,6 +1,7 @@
 // Changes of the view by the engine's messages, and by the link's own. On ckpt-snap.
 #include <fmt/format.h>
 
+#include <string_view>
 #include <utility>
 
 #include "base/log.hpp"
@@ -8,6 +9,19 @@
 #include "client/link_state.hpp"
 
 namespace ckpt::client {
+
+namespace {
+
+// The part of `now` to log. News that stays as it is, as that of a taken place, stands before what
+// begins beside it.
+std::string_view begun_trouble(std::string_view before, std::string_view now) {
+  constexpr std::string_view between = "; ";
+  if (before.empty()) return now;
+  if (!now.starts_with(before) || !now.substr(before.size()).starts_with(between)) return {};
+  return now.substr(before.size() + between.size());
+}
+
+}  // namespace
 
 void LinkState::connected(int process) {
   change([&](LinkView& view) { view.process = process; });
@@ -50,8 +64,8 @@ void LinkState::noticed(control::Notice notice) {
                      std::exchange(view.differ, notice.differ));
   });
   // Each retry changes the text, so only the beginning and the end are logged.
-  if (before.empty() && !notice.degraded.empty())
-    log_warning("{}: degraded: {}", who_, notice.degraded);
+  if (const std::string_view trouble = begun_trouble(before, notice.degraded); !trouble.empty())
+    log_warning("{}: degraded: {}", who_, trouble);
   if (!before.empty() && notice.degraded.empty()) log_info("{}: no longer degraded", who_);
   if (!notice.differ.empty() && notice.differ != differed)
     log_warning("{}: ranks declare copies that are not the same: {}", who_, notice.differ);

@@ -10,7 +10,7 @@
 #include <optional>
 #include <span>
 
-#include "base/units.hpp"
+#include "base/byte_text.hpp"
 
 namespace ckpt::client {
 
@@ -20,10 +20,6 @@ struct Unit {
   std::string_view name;
   std::uint64_t size;
 };
-// The first name of a size is shown.
-constexpr std::array byte_units = {Unit{"TiB", TiB}, Unit{"GiB", GiB}, Unit{"MiB", MiB},
-                                   Unit{"KiB", KiB}, Unit{"T", TiB},   Unit{"G", GiB},
-                                   Unit{"M", MiB},   Unit{"K", KiB},   Unit{"B", 1}};
 constexpr std::array duration_units = {Unit{"h", 3'600'000}, Unit{"min", 60'000}, Unit{"s", 1'000},
                                        Unit{"ms", 1}};
 
@@ -88,12 +84,8 @@ Result<std::uint64_t> parse_count(std::string_view text, std::uint64_t most) {
 }
 
 Result<std::uint64_t> parse_bytes(std::string_view text) {
-  std::string_view rest = trim(text);
-  const auto value = take_number(rest);
-  rest = trim(rest);
-  const auto bytes = value ? in_units(*value, rest.empty() ? "B" : rest, byte_units) : std::nullopt;
-  if (!bytes) return expected("a number of bytes such as 1048576, 512MiB or 64GiB");
-  return *bytes;
+  if (const auto bytes = parse_byte_text(trim(text))) return *bytes;
+  return expected(fmt::format("a number of bytes such as {}", byte_examples));
 }
 
 Result<bool> parse_bool(std::string_view text) {
@@ -148,7 +140,7 @@ Result<std::vector<Node>> parse_nodes(std::string_view text) {
 }
 
 std::string show_bytes(std::uint64_t bytes) {
-  return show_in_units(bytes, byte_units);
+  return show_byte_text(bytes);
 }
 
 std::string show_duration(std::chrono::milliseconds duration) {

@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "base/log.hpp"
+#include "base/log_level.hpp"
 #include "base/variables.hpp"
 #include "bucket/bucket_path.hpp"
 #include "client/deadline.hpp"
@@ -217,6 +218,7 @@ Result<Options> Options::resolve(Options given) {
   CKPT_TRY(Resolved resolved, resolve_with_origins(std::move(given)));
   if (resolved.options.disable) return std::move(resolved.options);
   warn_of_unknown_variables();
+  warn_of_unknown_log_level();
   // Step 4.
   const client::OptionProblem problem = client::find_problem(resolved.options);
   if (!problem.name.empty()) {

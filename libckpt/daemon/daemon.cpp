@@ -24,6 +24,7 @@
 #include "base/assert.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "base/log_level.hpp"
 #include "base/random.hpp"
 #include "base/spawn.hpp"
 #include "bucket/any_file_system.hpp"
@@ -106,12 +107,6 @@ std::unique_ptr<os::FileSystem> make_disk(const std::vector<os::ConfinedTo>& con
   return confined.empty() ? std::move(disk) : os::explain_confinement(std::move(disk), confined);
 }
 
-LogLevel level_named(const std::string& name) {
-  if (name == "debug") return LogLevel::debug;
-  if (name == "warning") return LogLevel::warning;
-  return name == "error" ? LogLevel::error : LogLevel::info;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Daemon>> Daemon::open(DaemonOptions options) {
@@ -121,9 +116,10 @@ Result<std::unique_ptr<Daemon>> Daemon::open(DaemonOptions options) {
   options.runtime_dir = directory.path();
   if (options.log_file.empty() && !options.foreground) options.log_file = directory.log();
   Log::set_program("ckptd");
-  Log::set_level(level_named(options.log_level));
+  Log::set_level(log_level_named(options.log_level).value_or(LogLevel::info));
   if (!options.log_file.empty()) CKPT_CHECK(Log::open_file(options.log_file));
   CKPT_POINT("start.locked");
+  warn_of_unknown_log_level();
 
   if (options.memory_budget == 0) options.memory_budget = available_bytes() / 2;
   if (options.memory_budget == 0)
@@ -199,6 +195,7 @@ Status Daemon::write_ready() const {
   CKPT_TRY(ready.process, os::identify_process(::getpid()));
   ready.version = CKPT_VERSION_STRING;
   ready.socket = directory_.socket();
+  ready.memory_budget = options_.memory_budget;
   return os::replace_file(directory_.ready(), to_json(ready));
 }
 

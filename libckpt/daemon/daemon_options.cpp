@@ -11,6 +11,8 @@
 #include <map>
 #include <sstream>
 
+#include "base/byte_text.hpp"
+#include "base/log_level.hpp"
 #include "base/units.hpp"
 #include "base/variables.hpp"
 #include "os/small_file.hpp"
@@ -76,7 +78,11 @@ std::vector<std::string> with_environment(int count, const char* const* argument
   std::vector<std::string> all;
   for (const DaemonFlag& flag : daemon_flags) {
     const char* value = std::getenv(flag.variable);
-    if (value != nullptr && *value != '\0') all.push_back(std::string(flag.name) + "=" + value);
+    if (value == nullptr || *value == '\0') continue;
+    // A trainer trains on with an unknown level, and so its daemon must not fail to start by it.
+    const bool is_unknown_level =
+        std::string_view(flag.variable) == log_level_variable && !log_level_named(value);
+    if (!is_unknown_level) all.push_back(std::string(flag.name) + "=" + value);
   }
   for (int index = 1; index < count; ++index) all.emplace_back(arguments[index]);
   std::reverse(all.begin(), all.end());  // The order that CLI11 wants.
@@ -167,9 +173,8 @@ void add_options(CLI::App& app, DaemonOptions& options, Texts& texts) {
 }  // namespace
 
 Result<std::uint64_t> parse_bytes(const std::string& text) {
-  static const Units units = {{"", 1},      {"B", 1},   {"KiB", KiB}, {"MiB", MiB}, {"GiB", GiB},
-                              {"TiB", TiB}, {"K", KiB}, {"M", MiB},   {"G", GiB},   {"T", TiB}};
-  return parse_with_unit(text, units, "1048576, 512MiB or 64GiB");
+  if (const auto bytes = parse_byte_text(text)) return *bytes;
+  return fail(Errc::invalid_argument, fmt::format("\"{}\" is not like {}", text, byte_examples));
 }
 
 Result<milliseconds> parse_duration(const std::string& text) {

@@ -9,7 +9,8 @@ std::string to_json(const Ready& ready) {
   const nlohmann::ordered_json json = {{"pid", ready.process.pid},
                                        {"start_ticks", ready.process.start_ticks},
                                        {"version", ready.version},
-                                       {"socket", ready.socket}};
+                                       {"socket", ready.socket},
+                                       {"memory_budget", ready.memory_budget}};
   return json.dump() + "\n";
 }
 
@@ -34,6 +35,8 @@ Result<Ready> parse_ready(std::string_view text) {
   ready.process.start_ticks = json["start_ticks"].get<std::uint64_t>();
   ready.version = json["version"].get<std::string>();
   ready.socket = json["socket"].get<std::string>();
+  if (json.contains("memory_budget") && json["memory_budget"].is_number_unsigned())
+    ready.memory_budget = json["memory_budget"].get<std::uint64_t>();
   return ready;
 }
 

@@ -251,7 +251,7 @@ bool CudaHashRun::has_ended() {
 }
 
 void CudaHashRun::say_once(const Error& why) {
-  if (std::exchange(has_said_, true)) return;
+  if (!queue_.hash_trouble.is_first()) return;
   log_warning("compare_copies: copies on this GPU are not compared: {}", why.text());
 }
 

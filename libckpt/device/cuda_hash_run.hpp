@@ -75,7 +75,6 @@ class CudaHashRun final : public HashRun, private CudaWork {
   std::span<const Stretch> stretches_;
   std::vector<Crc32> crcs_;
   bool has_crcs_ = false;
-  bool has_said_ = false;
 
   // The state of the active run, under the queue's lock.
   std::size_t entry_count_ = 0;

@@ -7,8 +7,6 @@
 
 #include "base/assert.hpp"
 #include "base/log.hpp"
-#include "device/cuda_kernel.hpp"
-#include "device/gap_choice.hpp"
 
 namespace ckpt::device {
 
@@ -100,11 +98,10 @@ CUresult CudaQueue::try_gap(GpuGap gap) {
 
 Status CudaQueue::queue_gap() {
   CUresult result = try_gap(gap_);
-  const GpuGap usual = usual_gap(has_one_queue());
-  if (result == CUDA_ERROR_NOT_SUPPORTED && gap_ != usual) {
+  if (result == CUDA_ERROR_NOT_SUPPORTED && gap_ != usual_gap_) {
     log_info("gpu_gap={} is not supported by the driver of this GPU: {} takes its place",
-             name_of(gap_), name_of(usual));
-    gap_ = usual;
+             name_of(gap_), name_of(usual_gap_));
+    gap_ = usual_gap_;
     result = try_gap(gap_);
   }
   return driver.check(result, "queue a gap between batches");

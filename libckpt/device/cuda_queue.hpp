@@ -6,6 +6,7 @@
 // Threads: all fields under `mutex`, but the constant ones. Lifetime: outlives the runs.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -21,7 +22,9 @@
 #include "device/cuda_context_identity.hpp"
 #include "device/cuda_fingerprint.hpp"
 #include "device/cuda_gather.hpp"
+#include "device/cuda_kernel.hpp"
 #include "device/cuda_work.hpp"
+#include "device/gap_choice.hpp"
 #include "device/gpus.hpp"
 #include "device/memory_pins.hpp"
 #include "device/token_bucket.hpp"
@@ -30,6 +33,16 @@ namespace ckpt::device {
 
 // A link of 10 GB/s carries 600 GB in this time. A longer run means that the GPU hangs.
 inline constexpr std::chrono::seconds gpu_fence_deadline{60};
+
+// LoggedOnce: a trouble that each layout meets again is logged for the first one.
+// Threads: any.
+class LoggedOnce {
+ public:
+  bool is_first() { return !was_logged_.exchange(true); }
+
+ private:
+  std::atomic<bool> was_logged_{false};
+};
 
 class CudaQueue {
  public:
@@ -52,7 +65,8 @@ class CudaQueue {
         is_checked(options.is_checked),
         fingerprint(driver_in),
         changed_copy(driver_in, options.skips_unchanged),
-        gap_(options.gap) {}
+        gap_(options.gap),
+        usual_gap_(usual_gap(has_one_queue())) {}
   ~CudaQueue() { CKPT_ASSERT(runs.empty()); }
   CudaQueue(const CudaQueue&) = delete;
   CudaQueue& operator=(const CudaQueue&) = delete;
@@ -99,6 +113,10 @@ class CudaQueue {
   CudaFingerprint fingerprint;  // Unusable where nothing needs it.
   CudaChangedCopy changed_copy;
   CUstream stream = nullptr;
+  LoggedOnce gather_trouble;
+  LoggedOnce check_trouble;
+  LoggedOnce skip_trouble;
+  LoggedOnce hash_trouble;
 
  private:
   Status make_stream();
@@ -106,6 +124,7 @@ class CudaQueue {
   Status load_fingerprint();
 
   GpuGap gap_;
+  const GpuGap usual_gap_;  // By the environment, which only the trainer's thread may read.
   CUdeviceptr gap_word_ = 0;
   std::byte* ring_ = nullptr;
   std::uint64_t half_bytes_ = 0;

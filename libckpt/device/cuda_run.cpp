@@ -70,7 +70,7 @@ void CudaRun::make_table() {
   auto made = GatherTable::make(queue_.mirrors, gather_table(plan_));
   if (made) {
     table_ = std::move(*made);
-  } else {
+  } else if (queue_.gather_trouble.is_first()) {
     log_info("gpu_gather: small tensors are copied without a kernel: {}", made.error().text());
   }
 }
@@ -81,7 +81,7 @@ void CudaRun::make_check() {
   auto made = CudaCheck::make(queue_.driver, queue_.mirrors, plan_);
   if (made) {
     check_ = std::move(*made);
-  } else {
+  } else if (queue_.check_trouble.is_first()) {
     log_warning("gpu_check: captures are not checked: {}", made.error().text());
   }
 }
@@ -92,7 +92,7 @@ void CudaRun::make_skip(std::size_t slots) {
   auto made = CudaSkip::make(queue_.driver, queue_.mirrors, plan_, {slots, queue_.is_checked});
   if (made) {
     skip_ = std::move(*made);
-  } else {
+  } else if (queue_.skip_trouble.is_first()) {
     log_info("skip_unchanged: unchanged tensors are copied: {}", made.error().text());
   }
 }

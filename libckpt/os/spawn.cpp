@@ -4,31 +4,15 @@
 #include <spawn.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 
 #include "os/process.hpp"
+#include "os/program_path.hpp"
 
 namespace ckpt::os {
 
 namespace {
-
-std::vector<std::string> merged_environment(const SpawnOptions& options) {
-  std::vector<std::string> merged;
-  for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string text(*entry);
-    const std::string name = text.substr(0, text.find('='));
-    const bool is_changed =
-        std::any_of(options.environment.begin(), options.environment.end(),
-                    [&name](const auto& change) { return change.first == name; });
-    if (!is_changed) merged.push_back(text);
-  }
-  for (const auto& [name, value] : options.environment) {
-    if (value) merged.push_back(name + '=' + *value);
-  }
-  return merged;
-}
 
 // The pointers that the system call wants; `strings` must outlive them.
 std::vector<char*> pointers_to(std::vector<std::string>& strings) {
@@ -90,17 +74,18 @@ Result<Fd> open_log(const std::string& path) {
 
 Result<Spawned> spawn_detached(const SpawnOptions& options) {
   CKPT_TRY(const Fd log, open_log(options.log_path));
+  CKPT_TRY(const std::string program, find_program(options.program, options.environment));
   std::vector<std::string> arguments = {options.program};
   arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
-  std::vector<std::string> environment = merged_environment(options);
+  std::vector<std::string> environment = options.environment.entries();
   std::vector<char*> argument_pointers = pointers_to(arguments);
   std::vector<char*> environment_pointers = pointers_to(environment);
   SpawnPlan plan;
   pid_t pid = 0;
   int error = plan.prepare(log.number());
   if (error == 0) {
-    error = ::posix_spawnp(&pid, options.program.c_str(), &plan.actions, &plan.attributes,
-                           argument_pointers.data(), environment_pointers.data());
+    error = ::posix_spawn(&pid, program.c_str(), &plan.actions, &plan.attributes,
+                          argument_pointers.data(), environment_pointers.data());
   }
   if (error != 0) {
     const std::error_code cause(error, std::generic_category());

@@ -5,20 +5,18 @@
 
 #include <sys/types.h>
 
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "os/environment_copy.hpp"
 #include "os/fd.hpp"
 
 namespace ckpt::os {
 
 struct SpawnOptions {
-  std::string program;                 // A path, or a name that is looked up in PATH.
+  std::string program;                 // A path, or a name for the PATH of `environment`.
   std::vector<std::string> arguments;  // Without the program's own name.
-  // Set, or removed with nullopt, in the child's copy of our environment.
-  std::vector<std::pair<std::string, std::optional<std::string>>> environment;
+  EnvironmentCopy environment;         // The child's, all of it.
   std::string log_path;  // Its standard output and error are appended here; created as 0600.
 };
 
@@ -28,7 +26,8 @@ struct Spawned {
   pid_t pid = 0;
 };
 
-// Signals are unblocked and have their default actions. Standard input is empty.
+// Signals are unblocked and have their default actions. Standard input is empty. It does not read
+// the environment of the process, so any thread may call it.
 // Errors: not_found (the program), io (the log file, or the kernel), exhausted.
 Result<Spawned> spawn_detached(const SpawnOptions& options);
 

@@ -282,13 +282,14 @@ TEST_CASE("capture: with one queue, a gap that the driver does not have gives wa
           "[unit][capture]") {
   REQUIRE(::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1) == 0);
   LongRun subject(0, "connections=1 refuses_values=1", GpuGap::write_value);
+  // A thread of ours chooses the gap, and must not read the environment.
+  ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
   subject.trainer.write(subject.trainer.allocate(KiB), std::vector<std::byte>(8));
   CUstream saved = nullptr;
   REQUIRE(subject.trainer.driver().create_stream(&saved, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
   subject.trainer.hold(true);
   REQUIRE(subject.run->start({subject.slot, {saved}, true}));
   const bool has_ended = subject.wait_without_hurry();
-  ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
   subject.trainer.hold(false);
   REQUIRE(has_ended);
   REQUIRE(subject.is_good);

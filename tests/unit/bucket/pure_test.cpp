@@ -294,6 +294,34 @@ TEST_CASE("settings: the order is that of the AWS tools", "[unit][bucket]") {
   }
 }
 
+TEST_CASE("settings: proxies are those of libcurl", "[unit][bucket]") {
+  const auto proxies = [](const std::map<std::string, std::string>& variables) {
+    const Proxies found = Proxies::read(environment_with(variables));
+    return found.http + '|' + found.https + '|' + found.none_for;
+  };
+  CHECK(proxies({}) == "||");
+  CHECK(proxies({{"http_proxy", "a"}, {"https_proxy", "b"}, {"no_proxy", "c"}}) == "a|b|c");
+  CHECK(proxies({{"HTTP_PROXY", "A"}, {"HTTPS_PROXY", "B"}, {"NO_PROXY", "C"}}) == "|B|C");
+  CHECK(proxies({{"all_proxy", "a"}, {"ALL_PROXY", "A"}, {"HTTPS_PROXY", "B"}}) == "a|B|");
+  CHECK(proxies({{"ALL_PROXY", "A"}, {"http_proxy", "a"}}) == "a|A|");
+  for (const Scheme scheme : {Scheme::s3, Scheme::gs}) {
+    const auto settings = Settings::read(environment_with({{"https_proxy", "b"}}), scheme);
+    CHECK(settings.value().proxies.https == "b");
+  }
+}
+
+TEST_CASE("environment: a bucket's variables are those of when it was made", "[unit][bucket]") {
+  ::setenv("CKPT_TEST_KEY", "first", 1);
+  ::setenv("CKPT_TEST_EMPTY", "", 1);
+  const Environment environment = Environment::of_process();
+  ::setenv("CKPT_TEST_KEY", "second", 1);
+  ::setenv("CKPT_TEST_LATE", "late", 1);
+  CHECK(environment.variable("CKPT_TEST_KEY") == "first");
+  CHECK_FALSE(environment.variable("CKPT_TEST_EMPTY"));
+  CHECK_FALSE(environment.variable("CKPT_TEST_LATE"));
+  for (const char* name : {"CKPT_TEST_KEY", "CKPT_TEST_EMPTY", "CKPT_TEST_LATE"}) ::unsetenv(name);
+}
+
 TEST_CASE("settings: it is said whose variable or profile names the server", "[unit][bucket]") {
   const auto origin = [](const std::map<std::string, std::string>& variables,
                          Scheme scheme = Scheme::s3) {

@@ -3,8 +3,10 @@
 //         moves; and a lock that somebody holds who does not listen.
 #include "client/daemon_start.hpp"
 
+#include <stdlib.h>
 #include <sys/wait.h>
 
+#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -89,6 +91,49 @@ TEST_CASE("daemon start: a daemon that ends at once is reported in its own words
   CHECK(connected.error().code() == Errc::io);
   CHECK(text.starts_with("start the daemon: " + place.options.daemon_path + ", pid "));
   CHECK(text.ends_with(", ended" + told));
+}
+
+// A trainer may change its environment at any time, on its own thread, and a daemon that died is
+// started again on ours.
+TEST_CASE("daemon start: the environment is that of the trainer when it opened", "[unit][client]") {
+  forget_children();
+  DyingDaemon place;
+  write_program(place.options.daemon_path,
+                "echo \"$CKPT_TEST_OPENED-$CKPT_TEST_LATE-$LIBCKPT_ALL_CORES\" >&2; exit 2\n");
+  const std::string path = ::getenv("PATH");
+  const bool is_in_path = GENERATE(false, true);
+  if (is_in_path) {
+    place.options.daemon_path.clear();
+    ::setenv("LIBCKPT_DAEMON_PATH", "dies", 1);
+    ::setenv("PATH", (place.directory.file("") + ":" + path).c_str(), 1);
+  }
+  ::setenv("CKPT_TEST_OPENED", "before", 1);
+  ::unsetenv("LIBCKPT_ALL_CORES");
+  DaemonStart start(place.clock, place.options, place.runtime);
+  ::setenv("CKPT_TEST_OPENED", "after", 1);
+  ::setenv("CKPT_TEST_LATE", "late", 1);
+  ::setenv("LIBCKPT_ALL_CORES", "false", 1);
+  ::setenv("PATH", path.c_str(), 1);
+  ::unsetenv("LIBCKPT_DAEMON_PATH");
+  auto connecting =
+      test::start(place.context, start.connect(place.clock.after(std::chrono::seconds(30))));
+  place.clock.poll();
+  siginfo_t ended{};
+  const int waited = ::waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT);
+  const auto connected = test::finish(place.clock, connecting);
+  for (const char* name : {"CKPT_TEST_OPENED", "CKPT_TEST_LATE", "LIBCKPT_ALL_CORES"})
+    ::unsetenv(name);
+  REQUIRE(waited == 0);
+  REQUIRE_FALSE(connected);
+  CHECK_THAT(connected.error().text(), Catch::EndsWith("ends: before--true"));
+}
+
+TEST_CASE("daemon start: daemons that the trainer did not find are named", "[unit][client]") {
+  CHECK(other_daemons_text("/run/here", {}) == "");
+  const std::string text = other_daemons_text("/run/here", {{7, "/run/there"}, {8, ""}});
+  CHECK_THAT(text, Catch::StartsWith("no daemon ran in /run/here") &&
+                       Catch::Contains(": pid 7 in /run/there, pid 8 in another directory. ") &&
+                       Catch::Contains("LIBCKPT_RUNTIME_DIR"));
 }
 
 TEST_CASE("daemon start: a full file system is named, since it takes the log, too",

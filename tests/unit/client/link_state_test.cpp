@@ -132,6 +132,27 @@ TEST_CASE("link state: a wait for Slots says how large they are, rank 0 in the l
     CHECK_THAT(logged[0], Contains("rank 0 of job test: preparing memory") && Contains("3.0 MiB"));
 }
 
+TEST_CASE("link state: trouble that begins beside what is reported is logged, too",
+          "[unit][client]") {
+  static std::vector<std::string> logged;
+  logged.clear();
+  LinkState state("rank 0 of job test", std::nullopt);
+  state.attached({1, 2});
+  Log::set_level(LogLevel::info);
+  Log::set_sink([](LogLevel, std::string_view line) {
+    logged.emplace_back(line.substr(line.find("rank 0")));
+  });
+  const std::string news = "this process takes the place of pid 7";
+  for (const std::string& degraded :
+       {news, news, news + "; the disk is full: 1 try", news + "; the disk is full: 2 tries",
+        std::string("the disk is full: 3 tries"), std::string()})
+    state.noticed({"", degraded, ""});
+  Log::set_sink(nullptr);
+  CHECK(logged == std::vector<std::string>{"rank 0 of job test: degraded: " + news,
+                                           "rank 0 of job test: degraded: the disk is full: 1 try",
+                                           "rank 0 of job test: no longer degraded"});
+}
+
 TEST_CASE("link state: a close that begins in trouble warns at once", "[unit][client]") {
   static std::vector<std::string> logged;
   logged.clear();

@@ -526,6 +526,28 @@ TEST_CASE("options: a variable that is misspelt is warned of, and stops nobody",
   REQUIRE_THAT(warned, !Contains("LIBCKPT_LOG_LEVEL") && !Contains("LIBCKPT_RANK"));
 }
 
+TEST_CASE("options: a level of the log that does not exist is warned of once, with those that do",
+          "[unit][client]") {
+  Environment environment;
+  static std::string warned;
+  warned.clear();
+  const auto resolve = [&](const char* chosen) {
+    environment.set("LIBCKPT_LOG_LEVEL", chosen);
+    Log::set_sink([](LogLevel level, std::string_view line) {
+      if (level == LogLevel::warning) warned += line;
+    });
+    const auto resolved = Options::resolve(minimal());
+    Log::set_sink(nullptr);
+    REQUIRE(resolved);
+    return std::exchange(warned, {});
+  };
+  for (const char* level : {"", "debug", "info", "warning", "error"}) CHECK(resolve(level).empty());
+  const std::string first = resolve("loud");
+  CHECK_THAT(first, Contains("environment LIBCKPT_LOG_LEVEL = \"loud\": there is no such level; it "
+                             "is debug, info, warning or error, and info counts"));
+  CHECK(resolve("louder").empty());
+}
+
 TEST_CASE("options: a variable that some part of libckpt reads is not warned of",
           "[unit][client]") {
   // Every name that stands alone between quotes in the sources.

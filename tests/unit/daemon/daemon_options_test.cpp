@@ -40,6 +40,7 @@ TEST_CASE("daemon options: sizes and durations as people write them", "[unit][da
   CHECK(parse_bytes("1048576").value() == MiB);
   CHECK(parse_bytes("64GiB").value() == 64 * GiB);
   CHECK(parse_bytes("64 G").value() == 64 * GiB);
+  CHECK(parse_bytes("500MB").value() == 500'000'000);
   CHECK(parse_duration("250ms").value() == std::chrono::milliseconds(250));
   CHECK(parse_duration("15min").value() == std::chrono::minutes(15));
   CHECK(parse_duration("2h").value() == std::chrono::hours(2));
@@ -105,7 +106,7 @@ TEST_CASE("daemon options: wrong use is one line, with the reason", "[unit][daem
   };
   for (const auto& [variable, value, reason] :
        {Case{"LIBCKPT_LISTEN", "foo", "there is no port"}, Case{"LIBCKPT_NICE", "99", "--nice"},
-        Case{"LIBCKPT_LOG_LEVEL", "loud", "loud"}, Case{"LIBCKPT_IDLE_LIMIT", "abc", "\"abc\""},
+        Case{"LIBCKPT_IDLE_LIMIT", "abc", "\"abc\""},
         Case{"LIBCKPT_ALL_CORES", "maybe", "maybe"}}) {
     const Environment environment(variable, value);
     const auto parsed = parse({});
@@ -115,6 +116,16 @@ TEST_CASE("daemon options: wrong use is one line, with the reason", "[unit][daem
     CHECK(parsed.text.starts_with("ckptd: "));
     CHECK(parsed.text.find('\n') == parsed.text.size() - 1);
   }
+}
+
+TEST_CASE("daemon options: an unknown level in the environment is left out, as in a trainer",
+          "[unit][daemon]") {
+  const Environment environment("LIBCKPT_LOG_LEVEL", "loud");
+  const auto parsed = parse({});
+  CHECK_FALSE(parsed.must_exit);
+  CHECK(parsed.options.log_level == "info");
+  const Environment known("LIBCKPT_LOG_LEVEL", "error");
+  CHECK(parse({}).options.log_level == "error");
 }
 
 TEST_CASE("daemon options: a file that is named and missing is wrong use", "[unit][daemon]") {

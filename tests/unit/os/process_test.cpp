@@ -247,7 +247,9 @@ TEST_CASE("spawn: a program of its own session with nothing of ours open", "[uni
                        "echo $$ $(cut -d' ' -f6 /proc/$$/stat); ls /proc/$$/fd; "
                        "readlink /proc/$$/fd/0; echo \"$CKPT_TEST_SET-$CKPT_TEST_GONE\"; "
                        "grep -E 'SigBlk|SigIgn' /proc/self/status; echo failed >&2; exit 3"};
-  options.environment = {{"CKPT_TEST_SET", "yes"}, {"CKPT_TEST_GONE", std::nullopt}};
+  options.environment = os::EnvironmentCopy::of_process();
+  options.environment.set("CKPT_TEST_SET", "yes");
+  options.environment.remove("CKPT_TEST_GONE");
   options.log_path = directory.file("log");
   auto spawned = os::spawn_detached(options);
   ::pthread_sigmask(SIG_SETMASK, &old, nullptr);
@@ -293,6 +295,10 @@ TEST_CASE("spawn: a program that is not there, or a log that cannot be, is an er
   const auto missing = os::spawn_detached(options);
   REQUIRE(!missing);
   CHECK(missing.error().code() == Errc::not_found);
+  options.program = "ckpt-no-such-program";
+  const auto unknown = os::spawn_detached(options);
+  REQUIRE(!unknown);
+  CHECK(unknown.error().code() == Errc::not_found);
   options.program = "true";
   options.log_path = directory.file("no/where");
   const auto no_log = os::spawn_detached(options);
