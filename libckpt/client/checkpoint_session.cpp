@@ -340,19 +340,40 @@ Result<std::string> CheckpointSession::status(Deadline deadline) {
 
 Status CheckpointSession::close(Deadline deadline) {
   if (!link_) return {};
+  const std::optional<Step> restored = standing_.restored_step();
+  if (options_.dir.empty() && restored && !account_.has_saved()) {
+    // It looked at the state of a training, whose only copy this may be.
+    if (options_.rank == 0)
+      log_info("job {}: closed without a save, so its steps stay in memory", options_.job);
+    (void)link_->restored_ok(*restored);
+    (void)link_->status(deadline);  // The answer comes behind it.
+    last_counters_ = link_->counters();
+    leave();
+    return {};
+  }
   Status finished = finish_capture({});
   Status closed = link_->close(deadline);
   const std::optional<Step> lost = link_->newest_lost();
   last_counters_ = link_->counters();
+  // A step of several ranks is saved once it has the parts of all.
+  if (options_.world_size > 1)
+    last_counters_.saved =
+        std::min(last_counters_.saved, std::max(last_counters_.committed, last_counters_.durable));
   if (closed && lost && !options_.dir.empty()) closed = lost_with_engine(*lost, last_counters_);
   if (!options_.dir.empty() && options_.rank == 0) account_.warn_if_behind(last_counters_);
   if (closed && !options_.dir.empty()) closed = account_.check_captured(last_counters_);
+  if (closed && !options_.dir.empty() && !restored)
+    closed = account_.check_of_all(last_counters_, options_.world_size);
   account_.report(last_counters_);
+  leave();
+  if (!finished) return finished;
+  return closed;
+}
+
+void CheckpointSession::leave() {
   capture_.end();
   devices_.pins()->stop();  // The link reports at its end that nothing is mapped.
   link_.reset();
-  if (!finished) return finished;
-  return closed;
 }
 
 }  // namespace ckpt::client

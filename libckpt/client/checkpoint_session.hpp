@@ -94,6 +94,7 @@ class CheckpointSession {
   Result<SaveOutcome> try_save(Step step, Stream stream, Deadline slot_deadline);
   void note_skipped(Step step, SaveOutcome outcome);
   Error refuse(Step step, Error error);
+  void leave();  // The engine keeps what it holds, as after a death.
   // Whether a Slot may be taken; waits for it until the deadline.
   Result<bool> make_ready(Deadline deadline);
   Status begin_timeline(Deadline deadline);

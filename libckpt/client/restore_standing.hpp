@@ -24,6 +24,7 @@ class RestoreStanding {
   // Errors: invalid_argument (this session restored another step, or none).
   Status check_restored(Step step) const;
 
+  const std::optional<Step>& restored_step() const { return restored_; }
   // Whether a restore or a fresh start was asked for.
   bool has_asked() const { return has_asked_; }
 

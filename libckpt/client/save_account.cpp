@@ -175,4 +175,12 @@ Status SaveAccount::check_captured(const LinkCounters& link) const {
                           now.last_error.empty() ? "" : ": ", now.last_error));
 }
 
+Status SaveAccount::check_of_all(const LinkCounters& link, std::uint32_t ranks) const {
+  if (ranks == 1 || stats_.saves_started == 0 || link.saved) return {};
+  return fail(Errc::not_found,
+              fmt::format("close: nothing is saved: {} captured {} of its steps, and no step was "
+                          "captured by all {} ranks: do the others save?",
+                          who_, stats_.saves_started, ranks));
+}
+
 }  // namespace ckpt::client

@@ -42,6 +42,7 @@ class SaveAccount {
     std::chrono::steady_clock::time_point since_;
   };
 
+  bool has_saved() const { return due_count_ > 0; }  // Or was to, whatever came of it.
   void due(Step step);      // It is to be captured, and was not tried before.
   void restart();           // Steps that were due or started before count no more.
   void started(Step step);  // The newest due step.
@@ -66,6 +67,8 @@ class SaveAccount {
   void warn_if_behind(const LinkCounters& link) const;
   // Errors: not_found (steps were due, and not one was captured).
   Status check_captured(const LinkCounters& link) const;
+  // Of several ranks. Errors: not_found (this one captured steps, and no step was by all of them).
+  Status check_of_all(const LinkCounters& link, std::uint32_t ranks) const;
 
  private:
   // The number of steps due after `saved`; none: that step is forgotten, or never started here.

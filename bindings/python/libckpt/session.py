@@ -255,7 +255,7 @@ class Session:
 
     def close(self, deadline=DEADLINE):
         """Flushes the newest committed step, or raises, and frees the job's memory. Idempotent.
-        Without a directory, a session that did neither restore nor save leaves it as it is."""
+        Without a directory, a session that did not save leaves it as it is."""
         self._end(lambda client: client.close(deadline))
 
     def abandon(self):

@@ -114,10 +114,10 @@ class CKPT_EXPORT Checkpointer {
   Stats stats() const;
 
   // Flushes the newest committed step and frees this job's memory on the node. Idempotent. Without
-  // a directory, a session that neither restored nor saved leaves the memory as it is.
+  // a directory, a session that did not save leaves the memory as it is.
   // Errors: unavailable (not done in time, or another daemon owns the directory; the daemon goes
   //         on), not_found (closed, but the newest step was lost with its daemon and no newer one
-  //         was stored; or steps were due and none was captured).
+  //         was stored; or steps were due and none was captured, or none by all ranks).
   Status close(std::chrono::milliseconds deadline = std::chrono::milliseconds(60'000));
 
  protected:

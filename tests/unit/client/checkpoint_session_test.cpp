@@ -1374,6 +1374,43 @@ TEST_CASE("checkpoint session: closing tells that nothing was ever saved", "[uni
   }
 }
 
+TEST_CASE("checkpoint session: closing tells that no step was captured by all ranks",
+          "[unit][client]") {
+  Options options;
+  options.dir = "/checkpoints";
+  options.world_size = 2;
+  SavingTrainer trainer(std::make_shared<FakeNode>(), options);
+  trainer.add("weight", 100);
+  trainer.node->reached = GENERATE(Level::captured, Level::committed);
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  const Status closed = trainer.session.close(soon());
+  REQUIRE(closed.has_value() == (trainer.node->reached == Level::committed));
+  if (closed) return;
+  REQUIRE(closed.error().code() == Errc::not_found);
+  REQUIRE_THAT(closed.error().text(), Contains("no step was captured by all 2 ranks"));
+}
+
+TEST_CASE("checkpoint session: who restores and does not save leaves the steps in memory",
+          "[unit][client]") {
+  const auto node = std::make_shared<FakeNode>();
+  SavingTrainer trained(node);
+  trained.add("weight", 100);
+  REQUIRE(trained.saved(1) == SaveOutcome::started);
+  REQUIRE(trained.session.prepare());
+  Options options;
+  options.dir = GENERATE("", "/checkpoints");
+  SavingTrainer looks(node, options);
+  looks.add("weight", 100);
+  REQUIRE(looks.session.restore({}));
+  const bool saves = GENERATE(true, false);
+  if (saves) REQUIRE(looks.saved(2) == SaveOutcome::started);
+  REQUIRE(looks.session.close(soon()));
+  const bool is_closed = saves || !options.dir.empty();
+  REQUIRE(node->closes == (is_closed ? 1 : 0));
+  // A close confirms the step, too: it is not suspect.
+  if (!is_closed) REQUIRE(node->told_restored == std::vector{Step{1}});
+}
+
 TEST_CASE("checkpoint session: closing names the newest step that is saved, and how many are not",
           "[unit][client]") {
   Options options;
@@ -1410,6 +1447,7 @@ TEST_CASE("checkpoint session: a step whose state could not be collected is a sa
   options.world_size = GENERATE(1, 2);
   SavingTrainer trainer(std::make_shared<FakeNode>(), options);
   trainer.add("weight", 100);
+  if (options.world_size == 2) trainer.node->reached = Level::committed;
   const auto give_up = [&](std::uint64_t step) {
     REQUIRE(trainer.session.give_up(Step{step}, "state_dict() failed"));
   };

@@ -187,6 +187,10 @@ void FakeNode::take(control::RestoreResult& message) {
   code == Errc::corruption ? offer_next() : refuse(Error(code, "a rank refused"));
 }
 
+void FakeNode::take(control::AskStatus&) {
+  state().notify(control::Answer{{}, "{}"});
+}
+
 void FakeNode::take(control::Close& close) {
   close_deadline = close.deadline;
   ++closes;

@@ -98,6 +98,7 @@ class FakeNode {
   void take(wire::control::Passed& message) { passed.push_back(message.step); }
   void take(wire::control::StepTime& message) { step_times.push_back(message); }
   void take(wire::control::Arrived& message) { arrived.push_back(message); }
+  void take(wire::control::AskStatus&);
   void take(wire::control::Close&);
   template <class Other>
   void take(Other&) {}  // Nothing that a test of the trainer's side looks at.
