@@ -160,8 +160,8 @@ Result<Restored> CheckpointSession::restore_agreed(control::AskRestore request,
   standing_.started();
   Status asked = finish_capture({});
   if (asked) asked = update_layout();
-  if (asked) asked = slots_.ask_for_restore();
   request.joins_shards = terms.choose != nullptr;
+  if (asked) asked = slots_.ask_for_restore(/*wants_layout=*/!request.joins_shards);
   if (asked) {
     auto wanted = slots_.wanted(terms.names);
     if (wanted) {

@@ -91,8 +91,9 @@ Status SlotReadiness::ask_in_background() {
   return are_coming(slots) || is_over_budget ? Status() : slots;
 }
 
-Status SlotReadiness::ask_for_restore() {
-  return layout_.slot_bytes <= room_asked_ ? Status() : ask_in_background();
+Status SlotReadiness::ask_for_restore(bool wants_layout) {
+  const bool is_known = is_sent_ || !wants_layout;
+  return is_known && layout_.slot_bytes <= room_asked_ ? Status() : ask_in_background();
 }
 
 Deadline SlotReadiness::save_deadline() {

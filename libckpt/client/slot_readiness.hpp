@@ -42,8 +42,9 @@ class SlotReadiness {
   Status ask_for_save(Deadline deadline);
   // Never fails with `exhausted`, which a save reports: a restore may do with the Slots there are.
   Status ask_in_background();
-  // Also in the background. Keeps an earlier request for more room than a restore needs.
-  Status ask_for_restore();
+  // Also in the background. Keeps an earlier request for more room than a restore needs, unless the
+  // engine has to know the newest Layout: the restore brings what that has.
+  Status ask_for_restore(bool wants_layout);
   // A restore has failed, and other Slots may have been made for it.
   void forget_room() { room_asked_ = 0; }
 

@@ -92,6 +92,25 @@ void join(const ShardRecord& source, const std::string& prefix, const std::set<s
   }
 }
 
+// Adds an empty part of each larger tensor of these shards that is not wanted: so the reader hears
+// of it.
+void join_names(std::span<const std::shared_ptr<const ShardRecord>> sources,
+                std::vector<format::TensorSpec>& specs, ShapedShard& shaped) {
+  std::set<std::string> known;
+  for (const format::TensorSpec& tensor : specs) known.insert(tensor.name);
+  for (const std::shared_ptr<const ShardRecord>& source : sources) {
+    for (const format::TensorPlace& tensor : source->layout.tensors) {
+      if (!tensor.piece || !known.insert(tensor.name).second) continue;
+      Piece none;
+      none.global_shape = tensor.piece->global_shape;
+      none.flat_begin = 0;
+      specs.push_back({tensor.name, tensor.dtype, /*shape=*/{0}, /*alias_of=*/"", /*archive=*/"",
+                       std::move(none)});
+      shaped.whole_tensors[tensor.name] = {source->id.rank, 0};
+    }
+  }
+}
+
 // The shards whose whole tensors the reader gets, whatever it wants.
 bool is_joined(const ShardSource& source, const ReaderRank& reader, std::uint32_t shard) {
   if (shard == rank_of_blobs(source, reader)) return true;
@@ -221,12 +240,15 @@ Task<ShapedShard> shape_shard(ShardSource& source, ReaderRank reader, ShardWish 
     std::set<std::string> wanted;
     for (const format::TensorSpec& tensor : wish.tensors) wanted.insert(tensor.name);
     join(*own, "", wanted, wish.tensors, shaped);
+    std::vector<std::shared_ptr<const ShardRecord>> joined{own};
     for (std::uint64_t other = std::uint64_t{reader.rank} + reader.world_size;
          other < source.shard_count(); other += reader.world_size) {
       CKPT_CO_TRY(const auto record,
                   co_await source.whole_record(static_cast<std::uint32_t>(other)));
       join(*record, fmt::format("{}{}/", other_rank_prefix, other), wanted, wish.tensors, shaped);
+      joined.push_back(record);
     }
+    join_names(joined, wish.tensors, shaped);
   } else {
     std::vector<std::string> no_names;
     CKPT_CO_TRY(const Excerpt found, co_await source.look(rank, std::move(no_names)));

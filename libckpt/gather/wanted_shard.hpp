@@ -25,8 +25,9 @@ struct ShardWish {
   // From these only what is a piece, here or in some shard, and what a single shard has as a whole
   // that is not joined; not what no shard has. In addition, every whole tensor of the shard that
   // the blobs are from, and of those that no reader of this number of ranks begins with: rank + n,
-  // rank + 2n, ..., by the names that other_rank_prefix says. For frameworks that know only from
-  // the blobs what a shard has.
+  // rank + 2n, ..., by the names that other_rank_prefix says; and of each larger tensor that these
+  // shards have a piece of and nobody wants here, an empty part: so its reader hears of it. For
+  // frameworks that know only from the blobs what a shard has.
   bool joins_shards = false;
 };
 

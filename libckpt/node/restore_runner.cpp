@@ -15,6 +15,7 @@
 #include "format/piece.hpp"
 #include "gather/wanted_shard.hpp"
 #include "node/held_shards.hpp"
+#include "node/unasked_tensors.hpp"
 #include "os/path.hpp"
 
 namespace ckpt::node {
@@ -329,6 +330,7 @@ Task<void> RestoreRunner::offer_from_pieces(std::uint32_t rank, SessionId id, fo
              facts_.shape.job, rank, number(start.base->step),
              arena::human_bytes(bytes - origin.bytes_from_storage),
              arena::human_bytes(origin.bytes_from_storage));
+  if (rank == 0) co_await warn_of_unasked(facts_, ranks_, shards, start);
   auto offered = co_await offer(rank, id, start, std::move(lease), std::move(origin));
   co_return offered;
 }

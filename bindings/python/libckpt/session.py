@@ -160,14 +160,15 @@ class Session:
         Modules, parameters and tensors are filled where they are; objects by `load_state_dict`;
         dictionaries are updated. `Restored.items` has all items as plain values; it alone has
         numbers and strings; the log names those that differ. With strict, names and shapes must be
-        those of `into`; without, what fits is taken, and `Restored` names the rest. `renamed`:
-        names there, or their beginning up to a dot, and what they are here: {"model.encoder":
-        "model.backbone"}. `shapes_only`: a TensorShape for each tensor; without `path`, a restore
-        must follow. `source`: from "memory" alone, or "storage". A name in `arrays`: made anew, all
-        of it, in `Restored.arrays`. Another number of ranks may have saved the step: each fills its
-        own parts in `arrays`; a new one has another's items (`Restored.items_of`), and random
-        generators anew. Raises NotFound when there is nothing: train from the beginning. Else, also
-        without that `step`, saves are refused until a restore or `start_fresh` succeeds."""
+        those of `into`; without, what fits is taken, and `Restored` names the rest; arrays of
+        another type or shape are refused all the same. `renamed`: names there, or their beginning
+        up to a dot, and what they are here: {"model.encoder": "model.backbone"}. `shapes_only`: a
+        TensorShape for each tensor; without `path`, a restore must follow. `source`: from "memory"
+        alone, or "storage". A name in `arrays`: made anew, all of it, in `Restored.arrays`. Another
+        number of ranks may have saved the step: each fills its own parts in `arrays`; a new one has
+        another's items (`Restored.items_of`), and random generators anew; a warning names arrays
+        that no rank gives. Raises NotFound when there is nothing: train from the beginning. Else,
+        also without that `step`, saves are refused until a restore or `start_fresh` succeeds."""
         step, path = _turn.step_or_path(step, path, source)
         wish = _restorer.Wish(into or {}, step, strict, arrays, path, renamed, shapes_only, source)
         restored, is_known = self._restored(wish)

@@ -54,6 +54,7 @@ class CKPT_EXPORT Checkpointer {
   // Registers small state: RNG state, data position. Each save copies it before it returns, and
   // restore() writes it back. `bytes` must keep their address and size. It is this rank's, unless
   // its name begins with `common_blob_prefix`: a save to storage reports ranks whose bytes differ.
+  // Another number of ranks gets those of rank % saved_by: what all of them want, each one adds.
   Status add_blob(std::string name, std::span<std::byte> bytes);
 
   // A number that describes the next save, such as its validation loss: `keep_best` chooses by it.

@@ -91,7 +91,8 @@ class CKPT_EXPORT FrameworkCheckpointer final : public Checkpointer {
   // Like restore, but into the targets that `choose` returns. Leaves the blobs of add_blob as they
   // are; blob() returns all others, also inside `choose`. If another number of ranks saved the
   // step, `choose` gets the registered pieces, the whole tensors of the shard rank % saved_by, and
-  // those of the shards rank + n, rank + 2n, ..., where n is the number of ranks now. With
+  // those of the shards rank + n, rank + 2n, ..., where n is the number of ranks now; and an empty
+  // part of each larger tensor that these shards have a piece of and that is not registered. With
   // `request.from` it reads the shard of `rank`, whatever number of ranks saved it; otherwise
   // `rank` is ignored.
   Result<Restored> restore_chosen(RestoreRequest request, const ChooseTargets& choose,

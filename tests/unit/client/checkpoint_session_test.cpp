@@ -47,6 +47,12 @@ class SavingTrainer {
     tensor.guarded = guarded;
     REQUIRE(session.add(name, tensor));
   }
+  TensorRef tensor(const std::string& name) {
+    TensorRef found;
+    found.data = memory.at(name)->data();
+    found.shape = {static_cast<std::int64_t>(memory.at(name)->size())};
+    return found;
+  }
   void remove(const std::string& name) {
     REQUIRE(session.remove(name));
     memory.erase(name);
@@ -704,11 +710,28 @@ TEST_CASE("checkpoint session: a restore leaves the room that was asked for befo
   trainer.node->is_slow = true;
   REQUIRE(trainer.session.prepare_in_background());
   REQUIRE(trainer.session.remove("of the optimizer to come"));
-  REQUIRE(trainer.session.restore({}).error().code() == Errc::not_found);
+  const ChooseTargets none = [](Step, std::span<const StoredTensor>) {
+    return std::vector<NamedTensor>();
+  };
+  REQUIRE(trainer.session.restore({}, Choice{none}).error().code() == Errc::not_found);
   REQUIRE(trainer.node->layouts.size() == 1);
   trainer.node->finish_slots();
   REQUIRE(trainer.saved(1) == SaveOutcome::started);
   REQUIRE(trainer.node->layouts.size() == 2);
+}
+
+TEST_CASE("checkpoint session: before a restore the engine knows the tensors as they are now",
+          "[unit][client]") {
+  SavingTrainer trainer;
+  trainer.add("weight", 100);
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  TensorRef other = trainer.tensor("weight");
+  other.piece = Piece{{200}, {100}, std::nullopt, {}};
+  REQUIRE(trainer.session.remove("weight"));
+  REQUIRE(trainer.session.add("weight", other));
+  (void)trainer.session.restore({});
+  REQUIRE(trainer.node->layouts.size() == 2);
+  CHECK(trainer.node->layouts.back().tensors.at(0).piece == other.piece);
 }
 
 TEST_CASE("checkpoint session: save and prepare report too small a budget, and try again",

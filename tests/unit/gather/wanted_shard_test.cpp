@@ -154,4 +154,30 @@ TEST_CASE("wanted shard: memory that changes again and again is an error with a 
                                            Contains("changed in memory after it was verified"));
 }
 
+TEST_CASE("wanted shard: where shards are joined, the names of unwanted parts come, and no byte",
+          "[unit][gather]") {
+  Scene scene;
+  const SavedPiece first{"rows", {8, 3}, Box{{0, 0}, {4, 3}}, {}};
+  const SavedPiece flat{"flat", {9}, Box{{0}, {5}}, {}};
+  scene.publish({{first, flat}, {{"rows", {8, 3}, Box{{4, 0}, {4, 3}}, {}}}});
+  ShardWish wish;
+  wish.tensors.push_back(spec_of({"rows", {8, 3}, plan::whole(Shape{8, 3}), {}}));
+  wish.joins_shards = GENERATE(false, true);
+  const bool joins_shards = wish.joins_shards;
+  auto& source = scene.source();
+  auto shaped = scene.run(shape_shard(source, {0, 1}, std::move(wish)));
+  REQUIRE((shaped ? "" : shaped.error().message()) == "");
+  const auto& tensors = shaped->record.layout.tensors;
+  const auto rest = std::ranges::find(tensors, "flat", &format::TensorPlace::name);
+  REQUIRE((rest != tensors.end()) == joins_shards);
+  REQUIRE(tensors.size() == (joins_shards ? 2 : 1));
+  if (joins_shards) {
+    CHECK(rest->extent.bytes == 0);
+    CHECK(rest->piece.value().global_shape == std::vector<std::uint64_t>{9});
+  }
+  storage::PageBuffer memory(shaped->record.bytes);
+  const auto target = memory.first(shaped->record.bytes);
+  REQUIRE(scene.run(fill_shard(source, {0, 1}, *shaped, target, {})));
+}
+
 }  // namespace ckpt::gather

@@ -371,6 +371,26 @@ TEST_CASE("other world: a rank gets the whole tensors of the shards that nobody 
   CHECK(cluster.rank(6).whole_tensors == Numbers{of(1)});
 }
 
+TEST_CASE("other world: tensors that no rank asks for are named, where one node has all ranks",
+          "[unit][node]") {
+  const std::string ranks = GENERATE("A", "AAA", "AB");
+  const bool has_whole_tensors = GENERATE(false, true);
+  Cluster cluster;
+  Rules rules;
+  rules.has_whole_tensors = true;
+  cluster.begin(ranks == "A" ? "AB" : "A", rules);
+  cluster.commit(Step{5});
+  const test::CapturedLog log(LogLevel::warning);
+  rules.has_whole_tensors = has_whole_tensors && ranks == "AAA";
+  if (rules.has_whole_tensors) rules.joins_shards = true;  // An adapter looks at the names itself.
+  cluster.begin(ranks, rules);
+  cluster.check_restored(Step{5}, ranks == "A" ? 2 : 1);
+  INFO(log.text());
+  const bool is_named = log.has("asked for by no rank: \"of rank 0\"");
+  CHECK(is_named == (ranks != "AB" && !rules.joins_shards));
+  CHECK(log.has("\"of rank 1\"") == (ranks == "A"));
+}
+
 TEST_CASE("other world: a tensor that several saved whole is nobody's to guess", "[unit][node]") {
   Cluster cluster;
   Rules rules;

@@ -58,7 +58,7 @@ class Gather:
         answer["items_of"] = self._ranks.rank % answer["world_size"]
         structure, failure = self._try_to_read(answer, targets, arrays)
         self._ranks.agree("shards", failure)
-        self._complete(answer["step"], structure, targets)
+        self._complete(answer, structure, targets)
         return answer, structure
 
     def _restore_published(self, step, targets, arrays, reason):
@@ -82,7 +82,7 @@ class Gather:
                 continue
             ranks.raise_for(failures, failure)
             self._warn_of_other_ranks(answer)
-            self._complete(answer["step"], structure, targets)
+            self._complete(answer, structure, targets)
             left = None
             if not overwritten <= targets.placed.keys():
                 left = errors.StorageError(
@@ -179,18 +179,23 @@ class Gather:
                 owned = {name for name, owner in self._owners.items() if owner == shard}
                 choose = targets.names.choice(targets.choose_more(owned))
                 self._client.restore_from(answer["path"], shard, choose)
-            arrays.leave_out(targets.parts_to_leave_out())
+            choose = targets.names.choice(targets.choose_more(()))
+            targets.unasked.look_everywhere(
+                saved_by, lambda shard: self._client.restore_from(answer["path"], shard, choose)
+            )
+            arrays.leave_out([*targets.parts_to_leave_out(), *targets.unasked.missing])
             if arrays:
                 self._registration.register_only(targets.names.arrays(arrays))
                 self._client.restore_pieces(answer["path"])
         return structure
 
-    def _complete(self, step, structure, targets):
+    def _complete(self, answer, structure, targets):
         """Fetches from other ranks the items that they captured."""
         if not targets.wants_tensors:
             return
-        ranks, failure = self._ranks, None
+        ranks, step, failure = self._ranks, answer["step"], None
         nodes = {node["t"]: node for node in _structure.tensor_nodes(structure)}
+        targets.unasked.settle(ranks, answer, nodes.keys(), targets.has_wishes)
         shared, own = {}, set()
         if ranks.are_several:
             shared = self._shared_by_all(nodes)

@@ -4,7 +4,7 @@ import json
 
 from libckpt import errors
 from libckpt.core import _arrays, _compare, _frameworks, _item_kinds, _other_ranks
-from libckpt.core import _registration, _structure, _tensors, _views
+from libckpt.core import _registration, _structure, _tensors, _unasked, _views
 from libckpt.core._replicas import SHARES
 
 
@@ -43,9 +43,9 @@ class Targets:
         self.structure = None  # That of the newest choice, if it had one.
         self._nodes = {}  # Its tensors by name.
         self._has_into, self._strict = bool(into), strict and bool(into)
+        self.unasked = _unasked.Unasked(arrays, strict)
         self.of_a_share = of_a_share
         self.differences = _compare.Differences()
-        self.arrays_left = []  # Names that nobody asked for.
         self.leaves_arrays = False  # They come later, from the pieces of all ranks.
         self.placed = {}  # By name, the trainer's own tensors that were filled.
         self.loaded = {}  # By name, bytes that are to become tensors.
@@ -62,13 +62,14 @@ class Targets:
         for found in (self.placed, self.loaded, self.members, self.tied):
             found.clear()
         _arrays.check_parts(step, self._nodes, self._arrays)
-        away = self._arrays.keys() - self._parts - {name for name, *_ in stored}
-        if self.leaves_arrays:
-            away = set()
+        own = [name for name, *_ in stored if self._is_of_array(name)]
+        away = self.unasked.begin(stored, of_others, own)
+        for shard in of_others.values():
+            self.unasked.see(shard, [self.structure])
+        away = set() if self.leaves_arrays else away
         of_others_arrays = _other_ranks.choose_arrays(step, away, of_others, self._array_target)
-        self.arrays_left = sorted(
-            name for name, *_ in stored if self._is_of_array(name) and name not in self._arrays
-        )
+        # Of parts that nobody wants here only the names came, if another number of ranks saved.
+        stored = [each for each in stored if each[4] is None or each[0] in self._arrays]
         self._shared = self._shared_here | _shared_names(name for name, *_ in stored)
         if self._strict:
             there = {
@@ -81,8 +82,8 @@ class Targets:
         return chosen + _other_ranks.choose(of_others, self.structure, self._choose)
 
     @property
-    def has_arrays(self):
-        return bool(self._arrays)
+    def has_wishes(self):
+        return self._has_into or bool(self._arrays)
 
     def parts_to_leave_out(self):
         """Names held by items that the step lacks and a restore can do without."""
@@ -93,6 +94,7 @@ class Targets:
         """A choice of these names of a further shard, besides what was chosen."""
 
         def choose(_, stored, structure):
+            self.unasked.see(stored, [self.structure, structure])
             return self._choose([tensor for tensor in stored if tensor[0] in names])
 
         return choose

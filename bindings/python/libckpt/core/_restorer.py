@@ -40,7 +40,8 @@ class Restored:
     items_of: int  # The rank whose items these are: rank % world_size.
     items: dict
     # Names of tensors. Without strict: those here that the step lacks; those there that nothing
-    # here takes; and those of another type or shape, each with both as text.
+    # here takes; and those of another type or shape, each with both as text. Arrays that no rank
+    # takes are `unexpected` with strict, too.
     missing: list
     unexpected: list
     mismatched: dict
@@ -136,6 +137,8 @@ class Restorer:
         if self.makes_room:
             self._make_room_here(into, here, members, arrays, names)
         answer, structure = self._gather.restore(wish, targets, arrays)
+        targets.differences.missing += targets.unasked.missing
+        targets.differences.unexpected += targets.unasked.left
         self._registration.set_places(arrays)  # By their names here again.
         try:
             values = self._give(wish, answer, structure, targets)
@@ -179,12 +182,9 @@ class Restorer:
         found = targets.tensors(structure)
         values = _rebuild.rebuild(structure, found, targets.members, self._allow_pickle)
         _fill.load(self._replicas.known_here(into, answer), values, strict)
-        left = sorted(values.keys() - into.keys())
-        # Among another number of ranks, other ones ask for what this rank does not want.
-        if answer["world_size"] == self._ranks.world_size or not self._ranks.are_several:
-            left += targets.arrays_left
-        warns = self.warns_of_left and not wish.is_beginning
-        if left and warns and (into or targets.has_arrays):
+        left = sorted(values.keys() - into.keys()) if targets.has_wishes else []
+        left += targets.unasked.to_log
+        if left and self.warns_of_left and not wish.is_beginning:
             logger.warning(
                 "libckpt: restore: the checkpoint also has %s, not given to restore here: saves "
                 "without make checkpoints without",
