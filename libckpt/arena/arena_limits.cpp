@@ -32,7 +32,7 @@ Status MemoryBudget::check(std::uint64_t bytes, const std::string& what, std::ui
             "replicas",
             what, what.starts_with("a Slot") ? "s" : "", human_bytes(bytes),
             human_bytes(limit_bytes_), human_bytes(used),
-            used_by.empty() ? "" : " (" + used_by + ")"));
+            used == 0 || used_by.empty() ? "" : " (" + used_by + ")"));
   }
   return {};
 }
