@@ -20,9 +20,11 @@ class MemoryBudget {
   explicit MemoryBudget(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   // Errors: exhausted: "Slots of job gpt2 rank 3 need 212.0 GiB, may use 190.0 GiB, of which ...".
-  // Like reserve, but takes nothing. `given_back` is the memory that would be released first.
-  Status check(std::uint64_t bytes, const std::string& what, std::uint64_t given_back = 0) const;
-  Status reserve(std::uint64_t bytes, const std::string& what);
+  // Like reserve, but takes nothing. `given_back` is the memory that would be released first;
+  // `used_by` says for an error by whom the rest is used.
+  Status check(std::uint64_t bytes, const std::string& what, std::uint64_t given_back = 0,
+               const std::string& used_by = "") const;
+  Status reserve(std::uint64_t bytes, const std::string& what, const std::string& used_by = "");
   void release(std::uint64_t bytes);
   std::uint64_t limit_bytes() const { return limit_bytes_; }
   std::uint64_t used_bytes() const { return used_bytes_; }

@@ -78,7 +78,10 @@ asio::awaitable<void> Captures::make_slots(std::uint32_t rank_number, std::uint3
   const JobLife::WorkPass work = life_.begin_work();
   Rank& rank = ranks_[rank_number];
   std::function<void()> made_one = [this, &rank] { slots_changed(rank); };
-  auto made = co_await slots_.make_own(rank_number, count, bytes, std::move(made_one));
+  auto made = co_await slots_.make_own(rank_number, count, bytes, made_one);
+  const bool is_full = !made && made.error().code() == Errc::exhausted;
+  if (is_full && let_go_of_absent(ranks_, slots_))
+    made = co_await slots_.make_own(rank_number, count, bytes, made_one);
   if (!made) {
     log_error("job={} rank={} {}", facts_.shape.job, rank_number, made.error().message());
     // The trainer may want less by now: that is tried.
@@ -418,33 +421,27 @@ void Captures::retire_useless() {
   const bool is_go = decree.start && decree.start->outcome.is_go();
   const bool is_beginning = decree.start && !is_go && !is_over;
   const bool is_fresh = is_go && !decree.start->base;
+  old_world_.update();
   slots_.retire_if([&](const format::ShardId& id) {
-    if (facts_.committed && id.at == *facts_.committed) return false;
+    if (facts_.is_newest_committed(id.at)) return facts_.given_up == id.at;
     if (is_dropped(id.at)) return true;
     if (is_beginning) return false;  // Any of them may still be voted for.
     // A Start without a base fences nothing, yet its captures need the room.
     if (is_fresh && id.at.timeline < decree.start->timeline) return true;
     return facts_.is_useless(id.at);
   });
-  if (is_go && is_training) let_go_of_others();
+  if (is_go && is_training) old_world_.let_go();
 }
 
-void Captures::world_changed() {
-  for (const auto& [rank, own] : slots_.all_own()) ranks_before_.insert(rank);
-}
-
-// The new number of ranks trains. Ranks that did not come back here have no use for their Slots;
-// what these hold of the restored step stays until a newer one is committed.
-void Captures::let_go_of_others() {
-  for (const std::uint32_t number_of_rank : std::exchange(ranks_before_, {})) {
-    const bool is_here = std::ranges::any_of(ranks_, [&](const auto& entry) {
-      return entry.first == number_of_rank && entry.second.session != nullptr;
-    });
-    if (!is_here) slots_.let_go_own(number_of_rank);
+std::string Captures::trouble() const {
+  std::string text;
+  for (const auto& [number_of_rank, rank] : ranks_) {
+    const bool is_attached = rank.session != nullptr && rank.session->events != nullptr;
+    if (!is_attached || !rank.slots_failure) continue;
+    text += fmt::format("{}rank {} has no Slots to save in: {}", text.empty() ? "" : "; ",
+                        number_of_rank, rank.slots_failure->message());
   }
-  const auto& start = facts_.decree.start;
-  const bool needs_others = start->is_of_others() && facts_.committed == start->base;
-  if (!needs_others) slots_.let_go_replicas_from(facts_.shape.world_size);
+  return text;
 }
 
 }  // namespace ckpt::node

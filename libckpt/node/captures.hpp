@@ -8,12 +8,12 @@
 #pragma once
 
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "node/early_checksums.hpp"
 #include "node/job_facts.hpp"
 #include "node/job_life.hpp"
+#include "node/old_world.hpp"
 #include "node/ranks.hpp"
 #include "node/slot_table.hpp"
 
@@ -27,13 +27,13 @@ struct Settled {
 
 class Captures {
  public:
-  Captures(const JobFacts& facts, JobLife& life, Ranks& ranks, SlotTable& slots)
-      : facts_(facts), life_(life), ranks_(ranks), slots_(slots) {}
+  Captures(const JobFacts& facts, JobLife& life, Ranks& ranks, SlotTable& slots,
+           OldWorld& old_world)
+      : facts_(facts), life_(life), ranks_(ranks), slots_(slots), old_world_(old_world) {}
 
   void set_slot_count(std::uint32_t count) { slot_count_ = count; }  // For each rank.
   // The daemon's end waits for a flush, and none is under way: trainers may capture meanwhile.
   void set_flush_idle(bool is_idle) { is_flush_idle_ = is_idle; }
-  void world_changed();  // Another number of ranks attaches.
   void prepare_slots(Rank& rank);
   void grant_slots(Rank& rank);
   void revoke_grants(const Rank& rank);
@@ -56,9 +56,9 @@ class Captures {
   bool is_stored() const;
   bool is_flushed(bool wait_for_commits) const;  // And no capture is under way.
   void retire_useless();
+  std::string trouble() const;  // Ranks that save nothing, since they have no Slots; empty: none.
 
  private:
-  void let_go_of_others();
   static void send_slots(Session& session, const OwnSlots& own);
   asio::awaitable<void> make_slots(std::uint32_t rank, std::uint32_t count, std::uint64_t bytes);
   void slots_failed(Rank& rank, Error error);
@@ -80,9 +80,9 @@ class Captures {
   JobLife& life_;
   Ranks& ranks_;
   SlotTable& slots_;
+  OldWorld& old_world_;
   std::uint32_t slot_count_ = 2;
   bool is_flush_idle_ = false;
-  std::set<std::uint32_t> ranks_before_;  // They had Slots here when the world changed.
 };
 
 }  // namespace ckpt::node

@@ -29,6 +29,9 @@ Result<replicate::ReplicaTarget> IncomingCopies::reserve(const replicate::ShardO
   if (facts_.committed && record.id.at < *facts_.committed) {
     return fail(Errc::cancelled, what + ": a newer step is committed");
   }
+  if (facts_.given_up == record.id.at) {
+    return fail(Errc::cancelled, what + ": its memory was given to the Slots of ranks");
+  }
   replicate::ReplicaTarget target;
   target.ticket = next_ticket_++;
   target.hold = giving_way_.begin_receiving();

@@ -61,7 +61,8 @@ Job::Job(SharedContext context, const AttachRequest& first)
                [this](const format::Timelines& stored) { agreement_.learn(stored); }),
       look_(facts_, *this, storage_.places()),
       healing_(facts_, *this, slots_, peers_, replication_, storage_),
-      captures_(facts_, *this, ranks_, slots_),
+      old_world_(facts_, facts_.given_up, *this, ranks_, slots_, storage_),
+      captures_(facts_, *this, ranks_, slots_, old_world_),
       sessions_(facts_, *this, ranks_, captures_, storage_, giving_way_),
       restores_(facts_, *this, ranks_, slots_, sessions_, replication_, storage_),
       agreement_(facts_, *this, ranks_, slots_, peers_, storage_),
@@ -113,7 +114,7 @@ void Job::touch() {
 }
 
 void Job::adopt_shape(const AttachRequest& request) {
-  if (facts_.shape.world_size != request.world_size) captures_.world_changed();
+  if (facts_.shape.world_size != request.world_size) old_world_.changed();
   facts_.shape.world_size = request.world_size;
   facts_.shape.replicas = request.replicas;
   facts_.shape.incarnation = request.incarnation;

@@ -116,6 +116,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   JobStorage storage_;
   StorageLook look_;
   Healing healing_;
+  OldWorld old_world_;
   Captures captures_;
   Sessions sessions_;
   RestoreRunner restores_;

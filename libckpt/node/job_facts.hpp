@@ -1,5 +1,5 @@
-// JobFacts: read by all parts of a job. The Job and its agreement write it (of LastLook one field
-// alone); for everybody else it is const.
+// JobFacts: read by all parts of a job. The Job and its agreement write it (LastLook and OldWorld
+// one field each); for everybody else it is const.
 //
 // Threads: the engine's. Lifetime: the Job's.
 #pragma once
@@ -33,6 +33,7 @@ struct JobFacts {
   agree::History history;
   std::vector<format::RestoreCount> restore_counts;
   std::optional<format::StepId> committed, durable;
+  std::optional<format::StepId> given_up;  // By OldWorld: storage alone serves it.
   std::optional<Time> ended_at;
   agree::LastLookState last_look = agree::LastLookState::unasked;  // By this node.
 
@@ -41,8 +42,9 @@ struct JobFacts {
   bool is_newest_committed(format::StepId at) const { return committed && at == *committed; }
   // Neither a restore nor a flush needs it any more.
   bool is_useless(format::StepId at) const {
-    return is_fenced(at) || (committed && at < *committed);
+    return is_fenced(at) || (committed && at < *committed) || given_up == at;
   }
+  bool is_stored(format::StepId at) const { return durable == at && !is_fenced(at); }
 };
 
 }  // namespace ckpt::node

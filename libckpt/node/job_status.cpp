@@ -296,7 +296,8 @@ std::string Job::degraded() const {
       facts_.shape, facts_.members, facts_.node,
       [this](const std::string& node) { return peers_.is_live(node); });
   const std::string of_all = joined(facts_.decree.degraded, facts_.decree.lost_part);
-  return joined(joined(joined(of_all, peers_.trouble()), copies), at_odds);
+  return joined(joined(joined(joined(of_all, peers_.trouble()), copies), at_odds),
+                captures_.trouble());
 }
 
 bool Job::begin_look() {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/assert.hpp"
+#include "node/old_world.hpp"
 
 namespace ckpt::node {
 
@@ -74,6 +75,22 @@ bool RestoreRoom::does_not_fit(std::uint32_t rank, const Error& error) const {
   return lacks_memory || error.code() == Errc::invalid_argument;
 }
 
+bool RestoreRoom::is_of_others() const {
+  const auto& start = facts_.decree.start;
+  return start && start->base && start->is_of_others();
+}
+
+bool RestoreRoom::will_have_room() const {
+  return is_of_others() && facts_.is_stored(facts_.decree.start->base.value());
+}
+
+// Free ones of the rank itself are too small for the shard. A restore of its own world leaves them,
+// as training may go on with them.
+bool RestoreRoom::let_go_for(std::uint32_t rank) {
+  if (let_go_of_absent(ranks_, slots_)) return true;
+  return is_of_others() && slots_.let_go_free_own(rank);
+}
+
 Task<void> RestoreRoom::wait_for_making(format::ShardId shard) {
   while (slots_.own(shard.rank).is_allocating && best_for(shard, 0) == nullptr) {
     CKPT_CO_TRY(const bool is_notified, co_await life_.changed().wait_until(no_deadline));
@@ -83,22 +100,29 @@ Task<void> RestoreRoom::wait_for_making(format::ShardId shard) {
 }
 
 Task<void> RestoreRoom::wait(format::ShardId shard, SessionId id, std::uint64_t bytes) {
+  bool is_full = false;
   while (true) {
     Rank* rank = nullptr;
     Session* session = ranks_.find(id, &rank);
     if (session == nullptr || session->events == nullptr)
       co_return fail(Errc::cancelled, "make room for pieces: the trainer died");
     const bool are_mapped = session->slots_sent;
+    const bool is_refused = rank->slots_failure && (is_full || !will_have_room());
+    // Of a world that has no room beside the old one, some Slots may have been made.
+    if (is_refused && is_of_others()) co_return fail(no_room(*rank->slots_failure));
     if (are_mapped && best_for(shard, bytes) != nullptr) co_return Status();
-    if (rank->slots_failure) co_return fail(no_room(*rank->slots_failure));
+    if (is_refused) co_return fail(no_room(*rank->slots_failure));
     if (are_mapped && !slots_.own(shard.rank).is_allocating) {
       const Status made = co_await slots_.make_for_restore(shard.rank, bytes);
       if (!made) (void)slots_.let_go_damaged(shard.rank);
       if (!made && best_for(shard, bytes) != nullptr) continue;
       session = ranks_.find(id, &rank);
       if (session == nullptr) continue;
-      if (!made) rank->slots_failure.emplace(made.error());
-      session->slots_sent = false;
+      session->slots_sent = false;  // Also those that go have been sent.
+      if (!made && !let_go_for(shard.rank)) {
+        is_full = true;
+        rank->slots_failure.emplace(made.error());
+      }
       life_.touch();
     } else {
       CKPT_CO_TRY(const bool is_notified, co_await life_.changed().wait_until(no_deadline));

@@ -35,9 +35,14 @@ class RestoreRoom {
   // Whether a shard does not fit its trainer's tensors, or memory. It fits no better from another
   // source.
   bool does_not_fit(std::uint32_t rank, const Error& error) const;
+  // The Slots of another number of ranks do not fit beside the step that is restored, and storage
+  // has it: it gives way when they train (node/old_world.hpp). One Slot is enough until then.
+  bool will_have_room() const;
 
  private:
   OwnSlot* best_for(const format::ShardId& id, std::uint64_t bytes);
+  bool is_of_others() const;
+  bool let_go_for(std::uint32_t rank);  // True: memory of free Slots was given back.
 
   const JobFacts& facts_;
   JobLife& life_;

@@ -105,7 +105,8 @@ void RestoreRunner::obey_start(Rank& rank, const format::Start& start) {
   } else if (session->slots_sent && !session->is_copying && rank.fenced.empty() &&
              (session->current_start != start.start_id || session->attempt != start.attempt)) {
     // No source helps: there is no place for its bytes.
-    if (rank.slots_failure && slots_.own(rank.rank).slots.empty()) {
+    const bool has_none = rank.slots_failure && slots_.own(rank.rank).slots.empty();
+    if (has_none && !room_.will_have_room()) {
       session->answer(start, StartPhase::refused, fail(RestoreRoom::no_room(*rank.slots_failure)));
       return life_.touch();
     }

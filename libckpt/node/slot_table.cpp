@@ -67,19 +67,35 @@ SlotTable::~SlotTable() {
 }
 
 Task<std::shared_ptr<Slot>> SlotTable::make_slot(std::uint64_t bytes, std::string what) {
-  CKPT_CO_CHECK(context_.budget.reserve(bytes, what));
+  CKPT_CO_CHECK(reserve(bytes, what));
+  auto slot = co_await make_reserved(bytes, std::move(what));
+  co_return slot;
+}
+
+Status SlotTable::reserve(std::uint64_t bytes, const std::string& what) {
+  CKPT_CHECK(context_.budget.reserve(bytes, what, used_by()));
   bytes_ += bytes;
   being_made_bytes_ += bytes;
+  return {};
+}
+
+void SlotTable::release_reserved(std::uint64_t bytes) {
+  CKPT_ASSERT(being_made_bytes_ >= bytes);
+  being_made_bytes_ -= bytes;
+  bytes_ -= bytes;
+  context_.budget.release(bytes);
+}
+
+Task<std::shared_ptr<Slot>> SlotTable::make_reserved(std::uint64_t bytes, std::string what) {
   const std::shared_ptr<bool> alive = alive_;
   auto memory = co_await context_.seams.memory.allocate(bytes);
   if (!*alive) co_return fail(Errc::cancelled, what + ": the job ended");
-  CKPT_ASSERT(being_made_bytes_ >= bytes);
-  being_made_bytes_ -= bytes;
   if (!memory) {
-    context_.budget.release(bytes);
-    bytes_ -= bytes;
+    release_reserved(bytes);
     co_return fail(std::move(memory).error().context(what));
   }
+  CKPT_ASSERT(being_made_bytes_ >= bytes);
+  being_made_bytes_ -= bytes;
   // Else the budget would get back another number than it gave.
   CKPT_ASSERT((*memory)->bytes().size() == bytes);
   co_return std::make_shared<Slot>(std::move(*memory));
@@ -102,7 +118,7 @@ Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uin
   // that are there stay until it is known that larger ones may be had: the layout may go back.
   const auto check = [&] {
     const std::uint64_t given_back = are_outgrown ? free_bytes(own_slots) : 0;
-    return context_.budget.check(missing * each, what, given_back);
+    return context_.budget.check(missing * each, what, given_back, used_by(given_back));
   };
   Status checked = check();
   if (!checked && let_go_damaged()) checked = check();
@@ -111,13 +127,17 @@ Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uin
     discard_all(own_slots);
     own_slots.slot_bytes = each;
   }
+  // All at once: another rank, which asks meanwhile, must not get a part of them.
+  const Status reserved = reserve(missing * each, what);
+  CKPT_ASSERT(reserved.has_value());
   own_slots.is_allocating = true;
   const std::shared_ptr<bool> alive = alive_;
-  while (own_slots.slots.size() < count) {
+  for (std::uint64_t left = missing; left > 0; --left) {
     std::string of_one = what;
-    auto slot = co_await make_slot(each, std::move(of_one));
+    auto slot = co_await make_reserved(each, std::move(of_one));
     if (!*alive) co_return fail(Errc::cancelled, "make Slots: the job ended");
     if (!slot) {
+      release_reserved((left - 1) * each);
       own_slots.is_allocating = false;
       if (are_outgrown) own_slots.slot_bytes = 0;
       check_invariants();
@@ -126,7 +146,7 @@ Task<void> SlotTable::make_own(std::uint32_t rank, std::uint32_t count, std::uin
     own_slots.slots.push_back(OwnSlot{std::move(*slot), ++own_made_});
     own_slots.slots.back().is_for_restore = are_outgrown;
     check_invariants();
-    if (own_slots.slots.size() < count) made_one();
+    if (left > 1) made_one();
   }
   own_slots.is_allocating = false;
   for (OwnSlot& own_slot : own_slots.slots) own_slot.is_for_restore = false;
@@ -276,7 +296,7 @@ asio::awaitable<void> SlotTable::make_replicas(std::uint32_t rank, std::uint64_t
                                                std::uint32_t count, std::function<void()> made) {
   const std::shared_ptr<bool> alive = alive_;
   while (count_replicas(rank, bytes) < count) {
-    std::string what = fmt::format("{} Slots of {} for copies of job {} rank {}", count,
+    std::string what = fmt::format("a Slot of {} for a copy of job {} rank {}",
                                    arena::human_bytes(bytes), job_, rank);
     auto slot = co_await make_slot(bytes, std::move(what));
     if (!*alive) co_return;

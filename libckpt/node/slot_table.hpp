@@ -83,6 +83,9 @@ class SlotTable {
   void for_each_sealed(const std::function<void(arena::Slot& slot, bool is_own)>& visit) const;
   // The rank will not come back here. The bytes in its Slots stay readable until retired.
   void let_go_own(std::uint32_t rank);
+  // Gives the memory of its free Slots back, whatever they were for. True: there were some.
+  bool let_go_free_own(std::uint32_t rank);
+  bool has_occupied(format::StepId at) const;  // Some Slot has bytes of it, if only for a reader.
   // Gives the memory of free Slots back that were for copies of this rank and those above it.
   void let_go_replicas_from(std::uint32_t rank);
   // A sealed copy, wherever it lies here; null: none.
@@ -118,6 +121,12 @@ class SlotTable {
 
  private:
   Task<std::shared_ptr<arena::Slot>> make_slot(std::uint64_t bytes, std::string what);
+  Status reserve(std::uint64_t bytes, const std::string& what);
+  void release_reserved(std::uint64_t bytes);
+  Task<std::shared_ptr<arena::Slot>> make_reserved(std::uint64_t bytes, std::string what);
+  void for_each(const std::function<void(const arena::Slot& slot)>& visit) const;
+  // For the error of a budget that is used up, after `given_back` bytes of free Slots.
+  std::string used_by(std::uint64_t given_back = 0) const;
   // Those that are big enough.
   std::uint32_t count_replicas(std::uint32_t rank, std::uint64_t bytes) const;
   asio::awaitable<void> make_replicas(std::uint32_t rank, std::uint64_t bytes, std::uint32_t count,
