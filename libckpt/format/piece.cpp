@@ -91,6 +91,7 @@ std::optional<std::uint64_t> global_bytes(DType dtype, Shape shape) {
     bytes = checked_multiply(*bytes, std::max<std::uint64_t>(length, 1));
     if (!bytes) return std::nullopt;
   }
+  if (*bytes > global_bytes_max) return std::nullopt;
   return std::ranges::count(shape, 0u) > 0 ? 0 : bytes;
 }
 

@@ -15,10 +15,13 @@
 namespace ckpt::format {
 
 inline constexpr std::size_t dimensions_max = 32;
+// Sums of two places in a tensor then fit into 64 bits; and no framework counts further.
+inline constexpr std::uint64_t global_bytes_max = INT64_MAX;
 
 // Returns true if `order` names each dimension once.
 bool is_order(std::span<const std::uint8_t> order, std::size_t dimensions);
-// The size of the global tensor in bytes; nothing if it overflows, even where a dimension is 0.
+// The size of the global tensor in bytes; nothing if it is over the maximum, even where a dimension
+// is 0.
 std::optional<std::uint64_t> global_bytes(DType dtype, std::span<const std::uint64_t> shape);
 // Errors: invalid_argument (another number of dimensions than the tensor's, or outside of it).
 Status check_inside(const Region& region, std::span<const std::uint64_t> tensor);

@@ -1,8 +1,7 @@
 #include "gather/run_checksum.hpp"
 
-#include <cstring>
-
 #include "base/assert.hpp"
+#include "gather/copy_run.hpp"
 
 namespace ckpt::gather {
 
@@ -22,7 +21,7 @@ void RunChecksum::collect(std::span<const std::byte> run) {
   if (run.empty()) return;
   if (collected_ + run.size() > short_runs_.size()) (void)value();
   CKPT_ASSERT(collected_ + run.size() <= short_runs_.size());
-  std::memcpy(short_runs_.data() + collected_, run.data(), run.size());
+  copy_run(std::span(short_runs_).subspan(collected_, run.size()), run.data());
   collected_ += run.size();
 }
 

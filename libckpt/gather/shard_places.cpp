@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/assert.hpp"
+#include "gather/copy_run.hpp"
 #include "gather/run_checksum.hpp"
 
 namespace ckpt::gather {
@@ -27,7 +28,11 @@ void ShardPlaces::want_transfer(std::uint32_t number) {
   const plan::RunsInside runs(transfer);
   const std::uint64_t size = record_->chunk_bytes;
   for (std::size_t index = transfer.from / size; index * size < transfer.from_end(); ++index) {
-    if (runs.has_any(index * size, (index + 1) * size)) work_[index].transfers.push_back(number);
+    const std::uint64_t bytes = runs.bytes_in(index * size, (index + 1) * size);
+    if (bytes == 0) continue;
+    Work& work = work_[index];
+    work.transfers.push_back(number);
+    work.wanted_bytes += bytes;
   }
 }
 
@@ -36,8 +41,12 @@ void ShardPlaces::want_bytes(std::uint32_t number) {
   const WantedBytes& wanted = facts_.wants.bytes[number];
   const std::uint64_t size = record_->chunk_bytes;
   const std::uint64_t end = wanted.offset + wanted.target.size();
-  for (std::size_t index = wanted.offset / size; index * size < end; ++index)
-    work_[index].bytes.push_back(number);
+  for (std::size_t index = wanted.offset / size; index * size < end; ++index) {
+    Work& work = work_[index];
+    work.bytes.push_back(number);
+    const std::uint64_t from = std::max(index * size, wanted.offset);
+    work.wanted_bytes += std::min((index + 1) * size, end) - from;
+  }
 }
 
 std::vector<std::size_t> ShardPlaces::chunks() const {
@@ -46,30 +55,42 @@ std::vector<std::size_t> ShardPlaces::chunks() const {
   return chunks;
 }
 
-// Calls use(bytes of the target, their offset in the Chunk) for all that is wanted of it.
+// Calls use(bytes of the target, their offset in the Chunk) for all that is wanted of it, until it
+// returns false; then returns false, too. This may be a million times.
 template <class Use>
-void ShardPlaces::for_each_place(std::size_t index, const Use& use) const {
+bool ShardPlaces::for_each_until(std::size_t index, const Use& use) const {
   const Extent chunk = record_->chunk(index);
   const Work& work = work_.at(index);
   const auto use_stretch = [&](std::span<std::byte> target, const plan::TransferStretch& stretch) {
     CKPT_ASSERT(stretch.to + stretch.bytes <= target.size());
     CKPT_ASSERT(stretch.from >= chunk.offset);
     CKPT_ASSERT(stretch.from + stretch.bytes <= chunk.end());
-    use(target.subspan(stretch.to, stretch.bytes), stretch.from - chunk.offset);
+    return use(target.subspan(stretch.to, stretch.bytes), stretch.from - chunk.offset);
   };
   for (const std::uint32_t number : work.transfers) {
     const plan::Transfer& transfer = facts_.plan.transfers[number];
     const std::span<std::byte> target = facts_.wants.pieces[transfer.want].target;
-    plan::RunsInside(transfer).for_each(
+    const bool is_done = plan::RunsInside(transfer).for_each_until(
         chunk.offset, chunk.end(),
-        [&](const plan::TransferStretch& stretch) { use_stretch(target, stretch); });
+        [&](const plan::TransferStretch& stretch) { return use_stretch(target, stretch); });
+    if (!is_done) return false;
   }
   for (const std::uint32_t number : work.bytes) {
     const WantedBytes& wanted = facts_.wants.bytes[number];
     const std::uint64_t from = std::max(chunk.offset, wanted.offset);
     const std::uint64_t to = std::min(chunk.end(), wanted.offset + wanted.target.size());
-    use_stretch(wanted.target, {from, from - wanted.offset, to - from});
+    if (!use_stretch(wanted.target, {from, from - wanted.offset, to - from})) return false;
   }
+  return true;
+}
+
+template <class Use>
+void ShardPlaces::for_each_place(std::size_t index, const Use& use) const {
+  const auto use_all = [&](std::span<std::byte> target, std::uint64_t from) {
+    use(target, from);
+    return true;
+  };
+  for_each_until(index, use_all);
 }
 
 // Cuts a place where a Chunk of the targets ends.
@@ -88,26 +109,25 @@ void ShardPlaces::for_each_part(std::span<std::byte> place, const Use& use) cons
 
 bool ShardPlaces::has_long_runs(std::size_t chunk) const {
   std::size_t places = 0;
-  for_each_place(chunk, [&](std::span<std::byte>, std::uint64_t) { ++places; });
-  return places <= places_max;
+  return for_each_until(
+      chunk, [&](std::span<std::byte>, std::uint64_t) { return ++places <= places_max; });
 }
 
 std::uint64_t ShardPlaces::wanted_bytes(std::size_t chunk) const {
-  std::uint64_t bytes = 0;
-  for_each_place(chunk,
-                 [&](std::span<std::byte> target, std::uint64_t) { bytes += target.size(); });
-  return bytes;
+  return work_.at(chunk).wanted_bytes;
 }
 
 std::vector<std::span<std::byte>> ShardPlaces::places_of(std::size_t chunk) const {
-  std::map<std::uint64_t, std::span<std::byte>> found;  // By offset in the Chunk.
-  std::uint64_t bytes = 0;
-  for_each_place(chunk, [&](std::span<std::byte> target, std::uint64_t from) {
-    bytes += target.size();
-    if (found.size() <= places_max && !target.empty()) found.emplace(from, target);
-  });
   const std::uint64_t chunk_bytes = record_->chunk(chunk).bytes;
-  if (bytes != chunk_bytes || found.size() > places_max) return {};
+  if (wanted_bytes(chunk) != chunk_bytes) return {};
+  std::map<std::uint64_t, std::span<std::byte>> found;  // By offset in the Chunk.
+  std::size_t seen = 0;
+  const bool are_few = for_each_until(chunk, [&](std::span<std::byte> target, std::uint64_t from) {
+    if (target.empty()) return true;
+    found.emplace(from, target);
+    return ++seen <= places_max;
+  });
+  if (!are_few) return {};
   std::vector<std::span<std::byte>> places;
   std::uint64_t next = 0;
   for (const auto& [from, target] : found) {
@@ -144,7 +164,7 @@ void ShardPlaces::copy(std::size_t chunk, std::span<const std::byte> bytes) {
     return;
   }
   for_each_place(chunk, [&](std::span<std::byte> target, std::uint64_t from) {
-    if (!target.empty()) std::memcpy(target.data(), bytes.data() + from, target.size());
+    copy_run(target, bytes.data() + from);
   });
   if (!facts_.targets) return;
   // In a second turn: where rows are short, both at once take several times as long.

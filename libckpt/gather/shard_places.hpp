@@ -8,7 +8,9 @@
 // its wanted bytes then says whether it still lies there: holds(). So a bit that flips in a place
 // never becomes part of a checksum.
 //
-// Threads: several may copy and ask at the same time, for different Chunks.
+// Threads: several may copy and ask at the same time, for different Chunks. copy() and holds() pass
+//          over all runs of a Chunk, perhaps a million: they are for the threads of a Compute. The
+//          rest takes no longer for many runs.
 #pragma once
 
 #include <cstdint>
@@ -74,10 +76,13 @@ class ShardPlaces {
   struct Work {
     std::vector<std::uint32_t> transfers;
     std::vector<std::uint32_t> bytes;
+    std::uint64_t wanted_bytes = 0;
     Crc32 copied = 0;  // Without sums: that of all its wanted bytes.
     std::vector<RunSum> sums;
   };
 
+  template <class Use>
+  bool for_each_until(std::size_t chunk, const Use& use) const;
   template <class Use>
   void for_each_place(std::size_t chunk, const Use& use) const;
   template <class Use>

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/assert.hpp"
+#include "node/peer_chunks.hpp"
 #include "replicate/joint_fetch.hpp"
 #include "replicate/shard_fetch.hpp"
 #include "storage/parallel.hpp"
@@ -17,39 +18,6 @@ using format::ShardRecord;
 namespace {
 
 constexpr std::size_t chunks_read_here = 4;  // At a time, of a shard: as many threads may copy.
-
-// Memory for Chunks on their way: for as many at once as connections bring.
-class ChunkBuffers {
- public:
-  explicit ChunkBuffers(const ShardRecord& record) : record_(record) {}
-
-  // The same for a Chunk until it is released.
-  std::span<std::byte> of(std::size_t index) {
-    auto& buffer = used_[index];
-    if (!buffer && !free_.empty()) {
-      buffer = std::move(free_.back());
-      free_.pop_back();
-    }
-    if (!buffer) buffer = std::make_unique_for_overwrite<std::byte[]>(record_.chunk_bytes);
-    return {buffer.get(), record_.chunk(index).bytes};
-  }
-  // Empty: the Chunk has none.
-  std::span<const std::byte> found(std::size_t index) {
-    return used_.contains(index) ? of(index) : std::span<std::byte>();
-  }
-  void release(std::size_t index) {
-    const auto used = used_.find(index);
-    if (used == used_.end()) return;
-    free_.push_back(std::move(used->second));
-    used_.erase(used);
-  }
-
- private:
-  using Buffer = std::unique_ptr<std::byte[]>;
-  const ShardRecord& record_;
-  std::map<std::size_t, Buffer> used_;  // By Chunk.
-  std::vector<Buffer> free_;
-};
 
 }  // namespace
 
@@ -166,7 +134,7 @@ Task<void> HeldShards::read(std::shared_ptr<const ShardRecord> record,
     slot = held_here(rank);
   }
   if (left.empty()) co_return Status();
-  Status came = co_await read_from_peers(record, still_wanted(), take_once);
+  Status came = co_await read_from_peers(record, still_wanted(), take_once, hooks.compute);
   if (came) co_return Status();
   if (start_.source != SourceChoice::memory) {
     const std::size_t before = left.size();
@@ -228,10 +196,9 @@ Task<void> HeldShards::read_chunk_here(const arena::Lease& lease, std::size_t in
   co_return Status();
 }
 
-// Chunks that have no places of their own come into a few buffers.
 Task<void> HeldShards::read_from_peers(std::shared_ptr<const ShardRecord> record,
                                        std::vector<std::size_t> chunks,
-                                       const gather::ChunkSink& sink) {
+                                       const gather::ChunkSink& sink, Compute* compute) {
   std::vector<std::string> peers = peers_of(record->id.rank);
   if (peers.empty())
     co_return fail(Errc::corruption,
@@ -241,20 +208,11 @@ Task<void> HeldShards::read_from_peers(std::shared_ptr<const ShardRecord> record
   replicate::ChunkSet unwanted(record->chunk_crcs.size());
   for (std::size_t index = 0; index < record->chunk_crcs.size(); ++index)
     if (!std::ranges::binary_search(chunks, index)) unwanted.insert(index);
-  ChunkBuffers buffers(*record);
-  replicate::Destination::PlacesOf places = [&](std::size_t index) {
-    auto found = sink.places_of(index);
-    if (found.empty()) found.push_back(buffers.of(index));
-    return found;
-  };
-  replicate::Destination::Placed placed = [&](std::size_t index, std::span<const Crc32> crcs) {
-    if (sink.placed && buffers.found(index).empty()) sink.placed(index, crcs);
-  };
-  replicate::Destination target(std::move(places), std::move(placed));
+  PeerChunks coming(*record, sink, compute);
+  replicate::Destination target = coming.destination();
   Replication::OnChunk on_chunk = [&](std::size_t index) {
     peers_read_.insert(peers.begin(), peers.end());
-    sink.take(index, buffers.found(index));
-    buffers.release(index);
+    coming.take(index);
   };
   std::vector<std::string> asked = peers;
   const Digest digest = start_.digests.at(record->id.rank);

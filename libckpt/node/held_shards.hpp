@@ -72,7 +72,8 @@ class HeldShards final : public gather::ShardSource {
   Task<void> read_chunk_here(const arena::Lease& lease, std::size_t index,
                              const gather::ChunkSink& sink, Compute* compute, bool& is_damaged);
   Task<void> read_from_peers(std::shared_ptr<const format::ShardRecord> record,
-                             std::vector<std::size_t> chunks, const gather::ChunkSink& sink);
+                             std::vector<std::size_t> chunks, const gather::ChunkSink& sink,
+                             Compute* compute);
   Task<std::shared_ptr<const format::ShardRecord>> fetch_record(std::uint32_t rank);
   Task<void> read_from_storage(std::uint32_t rank, std::vector<std::size_t> chunks,
                                gather::ChunkSink sink, const storage::TransferHooks& hooks);

@@ -45,7 +45,8 @@ std::vector<Box> boxes_of_range(const FlatRange& range, Shape tensor) {
   // Upwards: to where a larger unit begins.
   for (std::size_t d = tensor.size(); d-- > 1 && at < end;) {
     const std::uint64_t unit = strides[d - 1];
-    const std::uint64_t aligned = (at + unit - 1) / unit * unit;
+    // No sum here passes the tensor's last element: with whole units it may be at 2^63.
+    const std::uint64_t aligned = at % unit == 0 ? at : at - at % unit + unit;
     if (aligned == at || aligned > end) continue;
     boxes.push_back(slab(tensor, strides, d, at, aligned));
     at = aligned;

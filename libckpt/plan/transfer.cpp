@@ -68,10 +68,28 @@ RunsInside::RunsInside(const Transfer& transfer) : transfer_(transfer) {
   std::sort(loops_.begin(), loops_.end(),
             [](const Loop& a, const Loop& b) { return a.repeat.from_step > b.repeat.from_step; });
   std::uint64_t inner_bytes = transfer.run_bytes;
+  std::uint64_t turn_bytes = transfer.run_bytes;
   for (std::size_t level = loops_.size(); level-- > 0;) {
-    loops_[level].inner_bytes = inner_bytes;
-    inner_bytes += loops_[level].repeat.from_step * (loops_[level].repeat.count - 1);
+    Loop& loop = loops_[level];
+    loop.inner_bytes = inner_bytes;
+    loop.turn_bytes = turn_bytes;
+    CKPT_ASSERT(inner_bytes <= loop.repeat.from_step);  // A turn ends before the next one begins.
+    inner_bytes += loop.repeat.from_step * (loop.repeat.count - 1);
+    turn_bytes *= loop.repeat.count;
   }
+}
+
+std::uint64_t RunsInside::bytes_before(std::uint64_t place) const {
+  if (place <= transfer_.from) return 0;
+  std::uint64_t left = place - transfer_.from;
+  std::uint64_t bytes = 0;
+  for (const Loop& loop : loops_) {
+    const std::uint64_t turns = left / loop.repeat.from_step;
+    if (turns >= loop.repeat.count) return bytes + loop.repeat.count * loop.turn_bytes;
+    bytes += turns * loop.turn_bytes;
+    left -= turns * loop.repeat.from_step;
+  }
+  return bytes + std::min(left, transfer_.run_bytes);
 }
 
 }  // namespace ckpt::plan

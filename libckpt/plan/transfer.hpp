@@ -61,36 +61,50 @@ class RunsInside {
     };
     visit(0, transfer_.from, transfer_.to, begin, end, take_all);
   }
-  bool has_any(std::uint64_t begin, std::uint64_t end) const {
-    const auto stop = [](const TransferStretch&) { return false; };
-    return !visit(0, transfer_.from, transfer_.to, begin, end, stop);
+  // The same until `take` returns false; then it returns false, too.
+  template <class Take>
+  bool for_each_until(std::uint64_t begin, std::uint64_t end, const Take& take) const {
+    return visit(0, transfer_.from, transfer_.to, begin, end, take);
+  }
+  // The bytes of these runs. However many they are, it takes the same time.
+  std::uint64_t bytes_in(std::uint64_t begin, std::uint64_t end) const {
+    return bytes_before(end) - bytes_before(begin);
   }
 
  private:
   struct Loop {
     Repeat repeat;
     std::uint64_t inner_bytes = 0;  // From the first to behind the last byte of one turn.
+    std::uint64_t turn_bytes = 0;   // Those of its runs.
   };
+
+  // Those of all runs that lie before a place in the holder's bytes.
+  std::uint64_t bytes_before(std::uint64_t place) const;
 
   // Returns false once `take` did.
   template <class Take>
   bool visit(std::size_t level, std::uint64_t from, std::uint64_t to, std::uint64_t begin,
              std::uint64_t end, const Take& take) const {
-    if (level == loops_.size()) {
-      const std::uint64_t cut = begin > from ? begin - from : 0;
-      const std::uint64_t last =
-          end < from + transfer_.run_bytes ? end : from + transfer_.run_bytes;
-      return from + cut >= last || take(TransferStretch{from + cut, to + cut, last - from - cut});
-    }
-    const auto& [repeat, inner_bytes] = loops_[level];
+    if (level == loops_.size()) return visit_run(from, to, begin, end, take);
+    const auto& [repeat, inner_bytes, turn_bytes] = loops_[level];
+    const bool is_innermost = level + 1 == loops_.size();  // Millions of turns: without a call.
     std::uint64_t turn = 0;
     if (begin >= from + inner_bytes) turn = (begin - from - inner_bytes) / repeat.from_step + 1;
     for (; turn < repeat.count && from + turn * repeat.from_step < end; ++turn) {
-      if (!visit(level + 1, from + turn * repeat.from_step, to + turn * repeat.to_step, begin, end,
-                 take))
-        return false;
+      const std::uint64_t next_from = from + turn * repeat.from_step;
+      const std::uint64_t next_to = to + turn * repeat.to_step;
+      const bool is_done = is_innermost ? visit_run(next_from, next_to, begin, end, take)
+                                        : visit(level + 1, next_from, next_to, begin, end, take);
+      if (!is_done) return false;
     }
     return true;
+  }
+  template <class Take>
+  bool visit_run(std::uint64_t from, std::uint64_t to, std::uint64_t begin, std::uint64_t end,
+                 const Take& take) const {
+    const std::uint64_t cut = begin > from ? begin - from : 0;
+    const std::uint64_t last = end < from + transfer_.run_bytes ? end : from + transfer_.run_bytes;
+    return from + cut >= last || take(TransferStretch{from + cut, to + cut, last - from - cut});
   }
 
   const Transfer& transfer_;

@@ -366,9 +366,9 @@ Task<Received> receive_chunks(ChunkStream& stream,
       CKPT_CO_TRY(is_good, co_await copy_same(stream.options.compute, *stream.base, index,
                                               places.front(), expected));
     } else {
-      CKPT_CO_TRY(const auto crcs, co_await read_chunk(stream, places));
+      CKPT_CO_TRY(auto crcs, co_await read_chunk(stream, places));
       is_good = checksum_of(places, crcs) == expected;
-      if (is_good) target.placed(index, crcs);
+      if (is_good) CKPT_CO_CHECK(co_await target.placed(index, std::move(crcs)));
     }
     if (!is_good) {
       outcome.damaged_chunk = index;

@@ -16,6 +16,11 @@ Destination::Places Destination::places(std::size_t index, format::Extent extent
   return places;
 }
 
+Task<void> Destination::placed(std::size_t index, std::vector<Crc32> crcs) const {
+  if (placed_) CKPT_CO_CHECK(co_await placed_(index, std::move(crcs)));
+  co_return Status();
+}
+
 std::vector<os::FileSpan> parts_of(const SealedShard& source, std::size_t chunk) {
   const format::Extent extent = source.record->chunk(chunk);
   std::vector<os::FileSpan> parts;

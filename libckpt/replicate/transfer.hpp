@@ -67,19 +67,18 @@ class Destination {
  public:
   using Places = std::vector<std::span<std::byte>>;
   using PlacesOf = std::function<Places(std::size_t chunk)>;
-  using Placed = std::function<void(std::size_t chunk, std::span<const Crc32> crcs)>;
+  using Placed = std::function<Task<void>(std::size_t chunk, std::vector<Crc32> crcs)>;
 
   Destination(std::span<std::byte> shard) : shard_(shard) {}  // A memory is one.
   // `places` returns memory for all bytes of the Chunk, in their order; the same if it is asked
   // again, since a Chunk that has not come whole is read anew. `placed` gets the checksum of each
-  // place once the Chunk is verified there, before on_chunk.
+  // place once the Chunk is verified there, and ends before on_chunk.
   explicit Destination(PlacesOf places, Placed placed = nullptr)
       : places_(std::move(places)), placed_(std::move(placed)) {}
 
   Places places(std::size_t index, format::Extent extent) const;
-  void placed(std::size_t index, std::span<const Crc32> crcs) const {
-    if (placed_) placed_(index, crcs);
-  }
+  // Errors: those of `placed`.
+  Task<void> placed(std::size_t index, std::vector<Crc32> crcs) const;
   bool has_room_for(std::uint64_t bytes) const { return places_ || shard_.size() >= bytes; }
 
  private:

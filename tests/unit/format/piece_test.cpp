@@ -98,6 +98,9 @@ TEST_CASE("piece: one that cannot be is refused by name and number", "[unit][for
   SECTION("a global tensor that cannot be counted") {
     spec.piece->global_shape = {UINT64_MAX, 16}, text = "global shape [18446744073709551615, 16]";
   }
+  SECTION("a global tensor whose bytes leave no room for a sum") {
+    spec.piece->global_shape = {std::uint64_t{1} << 59, 16}, text = "is too large";
+  }
   SECTION("a global tensor that cannot be counted, and is empty") {
     spec.piece->global_shape = {UINT64_MAX, UINT64_MAX, 0}, text = "is too large";
   }

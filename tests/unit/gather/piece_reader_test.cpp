@@ -26,6 +26,18 @@ Region random_region(Random& random, const Shape& shape) {
   return box;
 }
 
+class WatchedCompute final : public Compute {
+ public:
+  Task<void> run(std::function<void()> work) override {
+    is_at_work = true;
+    work();
+    is_at_work = false;
+    co_return Status();
+  }
+
+  bool is_at_work = false;
+};
+
 // Passes all on, and counts the Chunks that were put straight into their places.
 class Watched final : public ShardSource {
  public:
@@ -45,6 +57,7 @@ class Watched final : public ShardSource {
     watched.copy = [this, copy = sink.copy](std::size_t index, std::span<const std::byte> bytes) {
       ++copied;
       --in_place;
+      CHECK((compute == nullptr || compute->is_at_work));
       copy(index, bytes);
     };
     watched.take = [this, take = sink.take](std::size_t index, std::span<const std::byte> bytes) {
@@ -63,6 +76,7 @@ class Watched final : public ShardSource {
   int in_place = 0;
   int copied = 0;
   std::size_t places_of_one = 0;
+  WatchedCompute* compute = nullptr;  // That copies all; null: anybody may.
 
  private:
   ShardSource& source_;
@@ -146,6 +160,28 @@ TEST_CASE("piece reader: a chunk of two tensors has a place for each, one of man
   CHECK(source.places_of_one == 2);
   CHECK(source.in_place == 1);
   CHECK(source.copied > 0);
+}
+
+TEST_CASE("piece reader: threads of a compute copy what goes to many places", "[unit][gather]") {
+  const SavedPiece rows{"w", {512, 16}, plan::whole(Shape{512, 16}), {}};
+  const SavedPiece columns{"w", {512, 16}, plan::whole(Shape{512, 16}), {1, 0}};
+  Scene scene;
+  scene.publish({{rows}});
+  Watched source(scene.source());
+  WatchedCompute compute;
+  source.compute = &compute;
+  std::vector<std::uint32_t> target(plan::count_of(columns.region));
+  WantedPiece wanted;
+  wanted.want = {"w", DType::u32, columns.shape, columns.region, columns.order};
+  wanted.target = std::as_writable_bytes(std::span(target));
+  storage::TransferHooks hooks;
+  hooks.compute = &compute;
+  std::uint64_t came = 0;
+  hooks.verified = [&](std::uint64_t bytes) { came += bytes; };
+  REQUIRE(scene.run(read_pieces(source, {0, 1}, {{wanted}, {}}, hooks)));
+  CHECK(target == numbers_of(columns));
+  CHECK(source.copied == 8);
+  CHECK(came == wanted.target.size());
 }
 
 TEST_CASE("piece reader: two pieces get what both of them want of a chunk", "[unit][gather]") {

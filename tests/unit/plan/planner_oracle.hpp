@@ -95,8 +95,8 @@ class Oracle {
     for (begin = 0; begin < source.size() && fault.empty(); begin += range_bytes) {
       const std::uint64_t before = given;
       runs.for_each(begin, begin + range_bytes, take);
-      if (fault.empty() && runs.has_any(begin, begin + range_bytes) != (given > before))
-        fault = "has_any is wrong";
+      if (fault.empty() && runs.bytes_in(begin, begin + range_bytes) != given - before)
+        fault = "bytes_in is wrong";
     }
     if (fault.empty() && furthest != transfer.from_end()) fault = "from_end is wrong";
     return fault;

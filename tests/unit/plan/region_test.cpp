@@ -43,6 +43,17 @@ TEST_CASE("region: a range is few boxes, in flattened order", "[unit][plan]") {
   }
 }
 
+TEST_CASE("region: a range of a tensor that fills 64 bits is few boxes", "[unit][plan]") {
+  const std::uint64_t row = (std::uint64_t{1} << 62) - 1;
+  const std::vector<std::uint64_t> shape = {4, row};
+  const auto boxes = boxes_of(FlatRange{3 * row + 5, 10}, shape);
+  REQUIRE(boxes == std::vector<Box>{{{3, 5}, {1, 10}}});
+  const auto both = boxes_of(FlatRange{3 * row - 5, 10}, shape);
+  REQUIRE(both == std::vector<Box>{{{2, row - 5}, {1, 5}}, {{3, 0}, {1, 5}}});
+  const auto last = boxes_of(FlatRange{2 * row + 1, 2 * row - 1}, shape);
+  REQUIRE(last == std::vector<Box>{{{2, 1}, {1, row - 1}}, {{3, 0}, {1, row}}});
+}
+
 TEST_CASE("region: two regions overlap if they have an element in common", "[unit][plan]") {
   const std::vector<std::uint64_t> shape = {3, 4, 2};
   std::vector<Region> regions = {whole(shape), Box{{1, 1, 0}, {0, 2, 2}},
@@ -78,6 +89,8 @@ TEST_CASE("region: an index refuses what is no tensor and no order", "[unit][pla
     return !added && added.error().code() == Errc::invalid_argument;
   };
   CHECK(refused({"w", DType::f32, huge, FlatRange{0, 1}, {}, 0, 0}));
+  const std::vector<std::uint64_t> too_long = {2, std::uint64_t{1} << 62};  // No sum would fit.
+  CHECK(refused({"w", DType::u8, too_long, FlatRange{0, 1}, {}, 0, 0}));
   CHECK(refused({"w", DType::f32, shape, whole(shape), {0, 0}, 0, 0}));
   CHECK(refused({"w", DType::f32, shape, whole(shape), {0, 2}, 0, 0}));
   CHECK(refused({"w", DType::f32, shape, whole(shape), {0}, 0, 0}));
