@@ -1,6 +1,6 @@
 // Goal:   copies of a piece divide it without a gap and without an overlap, evenly, each in one
 //         stretch of memory.
-// Method: random row-major pieces; the stretches of all copies must tile the piece's memory, and each of
+// Method: random row-major pieces; the stretches of all copies must tile the memory, and each of
 //         their elements must lie where the piece has it.
 #include <catch2/catch.hpp>
 
