@@ -267,7 +267,7 @@ void Coordinator::describe(const ClusterView& view, Time now) {
   const std::string stuck = flush_parts_ ? flush_parts_->stuck() : std::string();
   for (const std::string& trouble :
        {silent_nodes(view, now), silent_storage(view, now), thin_base(view, copies), flush_trouble_,
-        stuck, slow_flush(view, now), foreign_trouble_}) {
+        stuck, slow_flush(view, now), foreign_trouble_, view.holes}) {
     if (trouble.empty()) continue;
     decree_.degraded += (decree_.degraded.empty() ? "" : "; ") + trouble;
   }

@@ -240,7 +240,7 @@ std::string gone_of(const Json& job) {
   return gone == "-" || is_said ? "" : "  gone: " + printable(gone) + "\n";
 }
 
-// For declared tensors, in the first step that was stored.
+// For declared tensors, in the newest stored step.
 std::string missing_pieces(const Json& job) {
   const Json missing = object_in(job, "missing_pieces");
   if (missing.empty()) return {};

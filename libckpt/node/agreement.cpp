@@ -207,6 +207,7 @@ const agree::ClusterView& Agreement::view() const {
   view.history_lost = storage_.history_lost();
   view.is_history_unreadable = storage_.is_history_unreadable();
   view.overtaken = overtaken_;
+  view.holes = storage_.coverage().text();
   view.expected.clear();
   view.unreported.clear();
   view.all_live = true;

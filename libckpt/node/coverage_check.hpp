@@ -1,40 +1,77 @@
-// CoverageCheck: says once, after the first step of a job was stored, which declared tensors lack
-// elements: a rank that forgets its piece would else be noticed at a restore.
+// CoverageCheck: says which declared tensors lack elements in the newest stored step, and keeps the
+// last step that lacks less: a rank that forgets its piece would else be noticed at a restore, when
+// retention has deleted what was whole.
 //
-// Where this node coordinates, it reads the descriptions of the stored step, in the background.
+// Where this node coordinates, it reads the descriptions of each stored step whose layouts are not
+// those of a step that was looked through: in the background, or before retention deletes any.
 //
-// Threads: the engine's. Lifetime: the Job's; its coroutines hold the Job.
+//   published --> same layouts as before? --> the same holes --> said --> stored whole --> not said
+//                  other ones --> looked through ---^
+//
+// Threads: the engine's. Lifetime: the JobStorage's; its coroutines hold the Job.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
+#include <map>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "gather/coverage.hpp"
 #include "node/job_facts.hpp"
 #include "node/job_life.hpp"
-#include "node/job_storage.hpp"
+#include "node/stored_place.hpp"
+#include "node/stored_reads.hpp"
+#include "storage/retention.hpp"
 
 namespace ckpt::node {
 
 class CoverageCheck {
  public:
-  CoverageCheck(const JobFacts& facts, JobLife& life, JobStorage& storage)
-      : facts_(facts), life_(life), storage_(storage) {}
+  // Steps that one retention looks through. Those that it does not reach stay until the next one.
+  static constexpr std::size_t looks_max = 32;
+  // Steps whose holes are known; the oldest are forgotten first.
+  static constexpr std::size_t known_max = 4096;
+
+  CoverageCheck(const JobFacts& facts, JobLife& life, StoredReads& reads)
+      : facts_(facts), life_(life), reads_(reads) {}
 
   void update(bool is_coordinator);
-  const gather::Missing& missing() const { return missing_; }
-  const std::optional<format::StepId>& checked() const { return checked_; }
+  // `layouts`: PublishOutcome::layouts.
+  void published(format::StepId at, std::optional<Digest> layouts);
+  // Before a deletion in this place: adds the step that stays for what newer ones lack. A newest
+  // one that could not be looked through counts as one that lacks something.
+  asio::awaitable<void> protect(StoredPlace& place, const std::vector<storage::Checkpoint>& there,
+                                storage::RetentionOrder& order);
+
+  const gather::Missing& missing() const { return missing_; }  // In the newest stored step,
+  const std::optional<format::StepId>& checked() const { return newest_; }  // which is this one.
+  std::string text() const;  // For people; empty: it lacks nothing, or nobody knows.
 
  private:
+  struct Known {
+    std::optional<Digest> layouts;
+    gather::Missing missing;
+  };
   asio::awaitable<void> run(format::StepId at);
-  Task<void> check(format::StepId at);
+  Task<void> look_in_places(format::StepId at);
+  Task<void> look_in(StoredPlace& place, storage::Checkpoint checkpoint);
+  asio::awaitable<void> learn(StoredPlace& place, storage::Checkpoint checkpoint);
+  Task<void> look(storage::OpenStep step);
+  void know(format::StepId at, Known known);
+  void show(format::StepId at);
+  void forget();
 
   const JobFacts& facts_;
   JobLife& life_;
-  JobStorage& storage_;
-  gather::Missing missing_;
-  std::optional<format::StepId> checked_;  // That step, once for each number of ranks.
-  std::uint32_t checked_world_ = 0;
+  StoredReads& reads_;
+  std::map<format::StepId, Known> known_;
+  std::optional<format::StepId> newest_;  // The newest durable one that is known.
+  gather::Missing missing_;               // In that.
+  Step since_{};                          // The first one with these holes.
+  std::optional<format::StepId> kept_;    // In the place that was looked at last.
+  std::optional<format::StepId> tried_;   // In the background.
+  bool is_looking_ = false;               // Likewise.
 };
 
 }  // namespace ckpt::node

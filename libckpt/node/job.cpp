@@ -66,8 +66,7 @@ Job::Job(SharedContext context, const AttachRequest& first)
       sessions_(facts_, *this, ranks_, captures_, storage_, giving_way_),
       restores_(facts_, *this, ranks_, slots_, sessions_, replication_, storage_),
       agreement_(facts_, *this, ranks_, slots_, peers_, storage_),
-      last_look_(facts_, facts_.last_look, *this, storage_),
-      coverage_(facts_, *this, storage_) {}
+      last_look_(facts_, facts_.last_look, *this, storage_) {}
 
 void Job::note_left(const LeftDirectory& left) {
   if (!facts_.directory.empty()) storage_.places().front().note_left(left);
@@ -194,7 +193,7 @@ void Job::update() {
   if (agreement_.decide()) obey();
   last_look_.update(is_flush_wanted_ || is_expired_ || agreement_.is_final());
   restores_.obey_start();
-  coverage_.update(peers_.is_coordinator());
+  storage_.coverage().update(peers_.is_coordinator());
   // A copy may have come after the decree that gave its step up, which is not sent again.
   captures_.retire_useless();
   give_way();

@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "node/agreement.hpp"
-#include "node/coverage_check.hpp"
 #include "node/healing.hpp"
 #include "node/last_look.hpp"
 #include "node/lent_step.hpp"
@@ -122,7 +121,6 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   RestoreRunner restores_;
   Agreement agreement_;
   LastLook last_look_;
-  CoverageCheck coverage_;
   std::vector<std::weak_ptr<LentStep>> lent_;
   bool is_update_posted_ = false, is_opened_ = false;
   bool is_expired_ = false, is_flush_wanted_ = false;

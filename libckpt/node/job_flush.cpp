@@ -291,6 +291,7 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
            number(publishing.order.at.step), published.name, ranks, published.bytes);
   // From here on the step is durable, whatever becomes of the rest.
   note_differences(publishing.order.at, published.copies);
+  coverage_.published(publishing.order.at, published.layouts);
   co_await places_.front().record_retention(retention_);
   const GoneSteps::Listing listing = places_.front().begin_listing();
   auto catalog = co_await places_.front().load(std::nullopt);
@@ -311,6 +312,7 @@ Task<void> JobStorage::publish_and_retain(agree::Publishing publishing) {
   retention.rule = retention_;
   retention.protected_steps.push_back(publishing.order.at);
   retention.damaged = std::move(publishing.damaged);
+  co_await coverage_.protect(places_.front(), catalog->checkpoints, retention);
   if (second_ && second_->copying()) retention.protected_steps.push_back(*second_->copying());
   places_.front().forget_for_gone();  // Some of it goes now, and listings may show that already.
   auto deleted = co_await storage::apply_retention(site(), std::move(retention), *catalog);
@@ -337,6 +339,20 @@ asio::awaitable<void> JobStorage::mend_latest() {
   if (!mended)
     log_warning("job={} `latest` in {} stays: {}", facts_.shape.job, facts_.directory,
                 mended.error().message());
+}
+
+SecondPlace::Hooks JobStorage::hooks_of_second() {
+  SecondPlace::Hooks hooks;
+  hooks.may_copy = [this] { return peers_.is_coordinator(); };
+  hooks.wait_for_flush = [this](Time deadline) { return wait_for_flush(deadline); };
+  hooks.catalog_changed = [this] {
+    if (published_) list_published();
+  };
+  hooks.protect = [this](const std::vector<storage::Checkpoint>& there,
+                         storage::RetentionOrder& order) {
+    return coverage_.protect(places_.back(), there, order);
+  };
+  return hooks;
 }
 
 // Also between the parts of one flush, and while it is published.
@@ -377,7 +393,14 @@ asio::awaitable<void> JobStorage::make_room() {
   order.rule = retention_;
   if (facts_.durable) order.protected_steps.push_back(*facts_.durable);
   if (second_ && second_->copying()) order.protected_steps.push_back(*second_->copying());
-  const auto deleted = co_await storage::make_room(site(), std::move(order));
+  const auto catalog = co_await places_.front().load(std::nullopt);
+  Result<std::vector<storage::Checkpoint>> deleted = std::vector<storage::Checkpoint>();
+  if (catalog) {
+    co_await coverage_.protect(places_.front(), catalog->checkpoints, order);
+    deleted = co_await storage::make_room(site(), std::move(order));
+  } else {
+    deleted = fail(Error(catalog.error()));
+  }
   is_making_room_ = false;
   if (!deleted) {
     log_warning("job={} {} is full, and old checkpoints are kept: {}", facts_.shape.job,

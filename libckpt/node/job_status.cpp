@@ -360,7 +360,7 @@ json Job::status() const {
   const Healed& healed = healing_.healed();
   status["healed"] = {
       {"copies", healed.copies}, {"files", healed.files}, {"newest", text_or_null(healed.newest)}};
-  status["missing_pieces"] = missing_status(coverage_);
+  status["missing_pieces"] = missing_status(storage_.coverage());
   status["copies_differ"] = copies_status(storage_.copies_differ());
   status["ended"] = facts_.ended_at.has_value();
   const bool is_waiting = !ranks_.have_trainer() && !facts_.ended_at && slots_.bytes() > 0;

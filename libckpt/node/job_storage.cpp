@@ -40,6 +40,7 @@ JobStorage::JobStorage(const JobFacts& facts, JobLife& life, SlotTable& slots,
       flusher_(facts.clock(), flusher_options(facts.context.seams, giving_way)),
       flush_memory_(facts.shape.job),
       reads_(facts, places_),
+      coverage_(facts, life, reads_),
       failures_(facts),
       aside_free_(facts.clock()),
       hand_free_(facts.clock()) {
@@ -51,16 +52,6 @@ JobStorage::JobStorage(const JobFacts& facts, JobLife& life, SlotTable& slots,
   if (!facts.second) return;
   places_.emplace_back(facts, facts.second->directory);
   second_.emplace(facts, life, giving_way, places_[0], places_[1], hooks_of_second());
-}
-
-SecondPlace::Hooks JobStorage::hooks_of_second() {
-  SecondPlace::Hooks hooks;
-  hooks.may_copy = [this] { return peers_.is_coordinator(); };
-  hooks.wait_for_flush = [this](Time deadline) { return wait_for_flush(deadline); };
-  hooks.catalog_changed = [this] {
-    if (published_) list_published();
-  };
-  return hooks;
 }
 
 void JobStorage::set_retention(storage::RetentionRule rule) {

@@ -1,7 +1,6 @@
 // JobStorage: one node's work in a job's directory: its share of a flush, publishing when it
-// coordinates, and what all places of the job hold.
-//
-// The coordinator orders flushes and publications. A storage that hangs holds up nothing else.
+// coordinates, and what all places of the job hold. The coordinator orders flushes and
+// publications. A storage that hangs holds up nothing else.
 //
 //   job_storage.cpp    opening, the catalog
 //   job_flush.cpp      our share of a flush, publishing
@@ -19,6 +18,7 @@
 
 #include "agree/coordinator.hpp"
 #include "flush/flusher.hpp"
+#include "node/coverage_check.hpp"
 #include "node/flush_failures.hpp"
 #include "node/flush_memory.hpp"
 #include "node/giving_way.hpp"
@@ -59,8 +59,7 @@ class JobStorage {
   bool is_published(format::StepId at) const;  // As far as we know, and with good files.
   void describe_rejected(agree::ClusterView& view) const;  // Was published, and is not listed now.
   const std::string& unreadable() const { return unreadable_; }  // Why storage is; else empty.
-  // Why nobody knows from storage which steps were abandoned; empty: it is known.
-  std::string history_lost() const;
+  std::string history_lost() const;  // Why storage says not what was abandoned; else empty.
   bool is_history_unreadable() const { return is_history_unreadable_; }  // It is there, then.
   std::string trouble(Time now) const;  // Records that are on their way for long; empty: none.
   bool is_history_due() const;       // It could not be stored, or is gone from storage: try again.
@@ -74,8 +73,7 @@ class JobStorage {
   void note_damage(format::ShardId id, const Error& error);
   void note_if_damaged(format::ShardId id, const Error& error, bool was_chosen);
   const std::set<format::Damage>& damaged() const { return damaged_; }
-  // Our share of a flush: begins what the order gives us, and ends what it gives to others.
-  void write(const format::FlushOrder& order);
+  void write(const format::FlushOrder& order);  // Our share of a flush, and no more what was ours.
   const format::FlushReport& flush_report() const { return flush_report_; }
   using OnPublished = std::function<void(std::uint64_t flush_id, const Status& status)>;
   void publish(const agree::Publishing& publishing, OnPublished answer);
@@ -88,14 +86,15 @@ class JobStorage {
   void store_history_later(const Error& error);  // It did not succeed, or not in time.
   const FlushFailures& failures() const { return failures_; }  // To write or to publish.
   StoredReads& reads() { return reads_; }
+  CoverageCheck& coverage() { return coverage_; }
+  const CoverageCheck& coverage() const { return coverage_; }
   std::deque<StoredPlace>& places() { return places_; }
   std::string gone() const;  // In the first place: GoneSteps::text.
   const storage::CopiesDiffer& copies_differ() const { return copies_differ_; }
   // Replaces the rank's damaged files in the first place. Errors: those of storage::rewrite_shard.
   Task<void> write_anew(storage::ShardToWrite source);
   storage::TransferHooks healing_hooks();
-  // The second place; null: there is none. It copies while this node coordinates.
-  const SecondPlace* second() const { return second_ ? &*second_ : nullptr; }
+  const SecondPlace* second() const { return second_ ? &*second_ : nullptr; }  // Null: none.
   void finish_copies();  // Nothing newer will come.
 
  private:
@@ -169,6 +168,7 @@ class JobStorage {
   std::deque<StoredPlace> places_;  // The nearest first; none: memory only.
   std::optional<SecondPlace> second_;
   StoredReads reads_;
+  CoverageCheck coverage_;
   std::optional<format::StepId> looking_for_;
   std::set<format::Damage> damaged_;
   std::string unreadable_, history_error_;

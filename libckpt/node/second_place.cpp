@@ -293,6 +293,8 @@ Task<void> SecondPlace::make_room() {
   storage::RetentionOrder order;
   order.run = facts_.shape.run;
   order.rule = retention_;
+  CKPT_CO_TRY(const storage::Catalog catalog, co_await second_.load(std::nullopt));
+  co_await hooks_.protect(catalog.checkpoints, order);
   const auto deleted = co_await storage::make_room(second_.site(), std::move(order));
   if (!deleted)
     log_warning("job={} {} is full, and old checkpoints are kept: {}", facts_.shape.job,
@@ -312,6 +314,7 @@ Task<void> SecondPlace::clean_up(format::StepId copied) {
   retention.run = facts_.shape.run;
   retention.rule = retention_;
   retention.protected_steps.push_back(copied);
+  co_await hooks_.protect(catalog.checkpoints, retention);
   auto deleted = co_await storage::apply_retention(second_.site(), std::move(retention), catalog);
   if (!deleted) {
     log_warning("job={} old checkpoints are kept in {}: {}", facts_.shape.job, second_.directory(),

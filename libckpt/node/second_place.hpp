@@ -16,6 +16,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/signal.hpp"
 #include "node/giving_way.hpp"
@@ -34,6 +35,10 @@ class SecondPlace {
     // Returns when no flush is written here, and at the deadline.
     std::function<Task<void>(Time deadline)> wait_for_flush;
     std::function<void()> catalog_changed;
+    // As CoverageCheck::protect, in the second place.
+    std::function<asio::awaitable<void>(const std::vector<storage::Checkpoint>& there,
+                                        storage::RetentionOrder& order)>
+        protect;
   };
   // Both places outlive it.
   SecondPlace(const JobFacts& facts, JobLife& life, GivingWay& giving_way, StoredPlace& first,

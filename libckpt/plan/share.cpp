@@ -40,16 +40,32 @@ Share stretch_of_range(const FlatRange& range, std::uint64_t element_bytes, std:
   return {FlatRange{range.begin + begin, end - begin}, begin * element_bytes};
 }
 
+// The dimensions of memory that have more than one index, slowest first. The others may be
+// anywhere.
+std::vector<std::size_t> long_dimensions(const Box& box, std::span<const std::uint8_t> order) {
+  std::vector<std::size_t> dimensions;
+  for (std::size_t level = 0; level < box.shape.size(); ++level) {
+    const std::size_t d = order.empty() ? level : order[level];
+    if (box.shape[d] > 1) dimensions.push_back(d);
+  }
+  return dimensions;
+}
+
 // A dimension with fewer indices than copies gives each index to some of them, which cut the next
-// dimension among themselves.
+// dimension among themselves. Dimensions are taken as in row-major memory, whatever the own order:
+// the others may have another one. A rank captures all of a piece in whose memory its stretch
+// would have holes.
 Share stretch_of_box(const Box& box, const CopiedPiece& piece, std::uint64_t index,
                      std::uint64_t count) {
+  const std::vector<std::size_t> dimensions = long_dimensions(box, {});
+  const std::vector<std::size_t> in_memory = long_dimensions(box, piece.order);
   Box stretch = box;
   std::uint64_t element = 0;  // In the piece, in the order of its memory.
   std::uint64_t elements = count_of(box.shape);
   for (std::size_t level = 0;; ++level) {
-    CKPT_ASSERT(level < box.shape.size());  // A stretch has many elements.
-    const std::size_t d = piece.order.empty() ? level : piece.order[level];
+    CKPT_ASSERT(level < dimensions.size());  // A stretch has many elements.
+    const std::size_t d = dimensions[level];
+    if (in_memory[level] != d) return {box, 0};
     const std::uint64_t length = box.shape[d];
     const bool is_last = length >= count;
     const std::uint64_t begin = is_last ? cut(length, index, count) : index * length / count;

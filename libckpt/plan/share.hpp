@@ -6,7 +6,10 @@
 //
 //   small pieces     every copy captures all of it: reading one's own costs nothing
 //   medium pieces    one copy captures all of it, by a hash of its name and region
-//   large pieces     each copy captures a stretch, cut along the slowest dimensions in memory
+//   large pieces     each copy captures a stretch, cut along the first dimensions. All of the
+//   piece,
+//                    where these are not the slowest ones in its memory: the others may have the
+//                    same elements in another order
 #pragma once
 
 #include <ckpt/tensor.hpp>

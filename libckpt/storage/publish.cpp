@@ -50,6 +50,7 @@ struct Collected {
   Site site;
   PublishOrder order;
   Manifest manifest;
+  std::vector<Digest> models;  // By rank.
   ComparedCopies copies;
 };
 
@@ -104,6 +105,7 @@ Task<void> collect(Collected& collected, std::uint32_t rank) {
                                os::display(file), status.bytes, expected.bytes));
   }
   collected.manifest.shards[rank] = std::move(shard);
+  collected.models[rank] = sealed->front.record.model;
   if (rank != 0) co_return Status();
   auto metrics = co_await read_metrics(site.files(), directory, std::move(sealed->front), turn);
   if (metrics) {
@@ -385,7 +387,8 @@ Task<PublishOutcome> publish(Site site, PublishOrder order) {
   }
 
   // Steps 1 and 2.
-  Collected collected{site, order, begin_manifest(site, order), {}};
+  Collected collected{
+      site, order, begin_manifest(site, order), std::vector<Digest>(order.world_size), {}};
   std::function<Task<void>(std::size_t)> collect_one = [&collected](std::size_t rank) {
     return collect(collected, static_cast<std::uint32_t>(rank));
   };
@@ -398,6 +401,7 @@ Task<PublishOutcome> publish(Site site, PublishOrder order) {
     CKPT_CO_TRY(PublishOutcome published,
                 co_await publish_in_bucket(site, order, std::move(manifest)));
     published.copies = std::move(collected.copies);
+    published.layouts = digest_of_layouts(collected.models);
     co_return published;
   }
 
@@ -425,6 +429,7 @@ Task<PublishOutcome> publish(Site site, PublishOrder order) {
   published.name = placed.name;
   published.bytes = describe(collected.manifest, {}).bytes;
   published.copies = std::move(collected.copies);
+  published.layouts = digest_of_layouts(collected.models);
   CKPT_CO_CHECK(co_await after_publishing(site, placed, order, published.bytes));
   co_return published;
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,11 +33,17 @@ inline std::string publish_label(const PublishOrder& order) {
   return "publish step " + std::to_string(number(order.at.step));
 }
 
+// Of each rank's ShardRecord::model, by rank: equal for steps whose ranks save the same parts.
+inline Digest digest_of_layouts(std::span<const Digest> models) {
+  return digest_of(std::as_bytes(models));
+}
+
 struct PublishOutcome {
   std::string name;
   std::uint64_t bytes = 0;
   bool was_there = false;  // This order had already been carried out.
   ComparedCopies copies;
+  std::optional<Digest> layouts;  // digest_of_layouts(). None: another call published it.
 };
 
 }  // namespace ckpt::storage

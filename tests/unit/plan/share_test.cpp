@@ -1,6 +1,6 @@
 // Goal:   copies of a piece divide it without a gap and without an overlap, evenly, each in one
 //         stretch of memory.
-// Method: random pieces; the stretches of all copies must tile the piece's memory, and each of
+// Method: random row-major pieces; the stretches of all copies must tile the memory, and each of
 //         their elements must lie where the piece has it.
 #include <catch2/catch.hpp>
 
@@ -46,12 +46,6 @@ SharedTensor random_tensor(Random& random) {
     return sample;
   }
   sample.region = box;
-  if (random.one_in(2)) {
-    sample.order.resize(dimensions);
-    std::iota(sample.order.begin(), sample.order.end(), std::uint8_t{0});
-    for (std::size_t d = dimensions; d-- > 1;)
-      std::swap(sample.order[d], sample.order[random.below(d + 1)]);
-  }
   return sample;
 }
 
