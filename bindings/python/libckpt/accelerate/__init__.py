@@ -52,11 +52,11 @@ def attach(accelerator, *, job=None, dir=None, overlap=True, **options):
     if is_disabled or problem:
         return State(accelerator)
     attached = vars(accelerator).get("_libckpt")
-    if attached is not None and attached.is_attached():
+    if attached is not None and attached._is_attached():
         logger.warning("libckpt: attach: the Accelerator is attached already: that stays")
         return attached
     if attached is not None:  # Its training is over.
-        attached.detach()
+        attached._detach()
     job = _settings.job(job)
     if job is None and accelerator.project_dir is None:
         raise errors.InvalidArgument(
@@ -83,10 +83,10 @@ class State:
                 stock = getattr(accelerator, name)
                 setattr(accelerator, name, functools.wraps(stock)(self._with(name, stock)))
 
-    def is_attached(self):
+    def _is_attached(self):
         return self._memory.is_attached()
 
-    def detach(self):
+    def _detach(self):
         """Leaves the Accelerator its own methods."""
         for name in ("_libckpt", *METHODS):
             vars(self._accelerator).pop(name, None)
