@@ -5,10 +5,17 @@
     start = session.restore_or(items, default=0)
     for step in range(start + 1, steps + 1):
         train_one_step()
-        session.save_checkpoint_if_needed(step, items)
+        if step < steps:
+            session.save_checkpoint_if_needed(step, items)
+        else:  # It waits for memory: no later step replaces the last one.
+            session.save(step, items, wait=60)
+    session.close()
 
-No framework is imported before one of its objects, or the module named after it, is used.
+No framework is imported before one of its objects, or the module named after it, is used:
+`libckpt.transformers` needs no import of its own.
 """
+
+import importlib
 
 import libckpt.adapters
 from libckpt.errors import (
@@ -35,6 +42,8 @@ from libckpt.session import Session
 from libckpt.ticket import Ticket
 
 __version__ = "0.1.0"
+_DOORS = ("accelerate", "dcp", "deepspeed", "jax", "levanter", "lightning", "megatron", "torch",
+          "torch_checkpointing", "torchft", "torchtitan", "transformers")  # fmt: skip
 __all__ = [
     "RNG",
     "Array",
@@ -59,3 +68,10 @@ __all__ = [
     "list_published",
     "load_checkpoint",
 ]
+
+
+def __getattr__(name):
+    """A door, when it is first used."""
+    if name in _DOORS:
+        return importlib.import_module(f"libckpt.{name}")
+    raise AttributeError(f"module 'libckpt' has no attribute '{name}'")

@@ -158,6 +158,7 @@ def forget(trainer):
         raise ModuleNotFoundError("there is no module of that name")
 
     (callback,) = [c for c in trainer.callback_handler.callbacks if hasattr(c, "_memory")]
+    callback._memory._open()
     callback._memory.session._restorer.restore = restore
 
 

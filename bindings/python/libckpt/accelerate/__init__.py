@@ -19,7 +19,7 @@ import accelerate
 from accelerate.utils import DistributedType
 
 from libckpt import errors
-from libckpt._init import with_keywords
+from libckpt._init import check, with_keywords
 from libckpt.accelerate._folders import Folders
 from libckpt.accelerate._memory import Memory
 from libckpt.accelerate._names import Names
@@ -32,11 +32,14 @@ logger = logging.getLogger("libckpt")
 
 SEATS = ("_models", "_optimizers", "_schedulers", "_dataloaders", "_custom_objects",
          "register_save_state_pre_hook", "project_configuration")  # fmt: skip
+METHODS = ("save_state", "load_state", "skip_first_batches", "end_training")
 
 
 @with_keywords
 def attach(accelerator, *, job=None, dir=None, overlap=True, **options):
-    """Attaches libckpt to the Accelerator, once its objects are prepared. Returns a State.
+    """Attaches libckpt to the Accelerator, once its objects are prepared. Returns a State. The job
+    is opened by the first resume, `load_state()` without a folder, or capture: one that only loads
+    a folder and evaluates takes nothing from a training that runs.
 
     job: the name of the run; by default LIBCKPT_JOB, or made from the Accelerator's project_dir.
     overlap: parameters and optimizer state are copied while the next step runs, until it updates
@@ -48,6 +51,12 @@ def attach(accelerator, *, job=None, dir=None, overlap=True, **options):
         logger.warning("libckpt: the Accelerator is left as it is: %s", problem)
     if is_disabled or problem:
         return State(accelerator)
+    attached = vars(accelerator).get("_libckpt")
+    if attached is not None and attached._is_attached():
+        logger.warning("libckpt: attach: the Accelerator is attached already: that stays")
+        return attached
+    if attached is not None:  # Its training is over.
+        attached._detach()
     job = _settings.job(job)
     if job is None and accelerator.project_dir is None:
         raise errors.InvalidArgument(
@@ -57,8 +66,10 @@ def attach(accelerator, *, job=None, dir=None, overlap=True, **options):
     if job is None:
         project = os.path.realpath(accelerator.project_dir)
         job = _publish_queue.job_of("accelerate", os.path.basename(project), project)
+    check(job, dir=dir, **options)
     memory = Memory(accelerator, job, overlap, {"dir": dir, **options})
-    return State(accelerator, memory, Folders(accelerator))
+    accelerator._libckpt = State(accelerator, memory, Folders(accelerator))
+    return accelerator._libckpt
 
 
 class State:
@@ -68,9 +79,17 @@ class State:
         self._accelerator, self._memory, self._folders = accelerator, memory, folders
         self._stock_load = accelerator.load_state
         if memory is not None:
-            for name in ("save_state", "load_state", "skip_first_batches", "end_training"):
+            for name in METHODS:
                 stock = getattr(accelerator, name)
                 setattr(accelerator, name, functools.wraps(stock)(self._with(name, stock)))
+
+    def _is_attached(self):
+        return self._memory.is_attached()
+
+    def _detach(self):
+        """Leaves the Accelerator its own methods."""
+        for name in ("_libckpt", *METHODS):
+            vars(self._accelerator).pop(name, None)
 
     def _with(self, name, stock):
         own = getattr(self, f"_{name}")
@@ -130,6 +149,7 @@ class State:
         if input_dir is not None:
             self._folders.settle_for(input_dir)
             answer = stock(input_dir, load_kwargs, **options)
+            # An evaluation may do this beside a training: memory is not asked before a capture.
             self._memory.go_on_from(self._folders.names.steps_of(input_dir)[0])
             return answer
         if self._resume(load_kwargs, options) is None:
@@ -148,6 +168,8 @@ class State:
     def _resume(self, load_kwargs=None, options=None, source=None):
         """The step that was loaded; none: there is nothing."""
         memory, folders = self._memory, self._folders
+        memory.open_again()
+        folders.open_project()  # So that what a killed run had captured is there.
         folder, folder_step, updated = memory.decide("newest folder", folders.names.newest())
         beside = folder
         restored, folder = memory.restore_newest(source, folder)

@@ -12,7 +12,12 @@ import os
 import pathlib
 import shutil
 
-from accelerate.utils import DistributedType, clean_state_dict_for_safetensors, save
+from accelerate.utils import (
+    DistributedType,
+    broadcast_object_list,
+    clean_state_dict_for_safetensors,
+    save,
+)
 from accelerate.utils.constants import (
     OPTIMIZER_NAME,
     SAFE_WEIGHTS_NAME,
@@ -22,20 +27,22 @@ from accelerate.utils.constants import (
 from libckpt import errors
 from libckpt.accelerate._names import CHECKPOINTS, STEPS, Names
 from libckpt.adapters.torch._file_sets import FileSets
-from libckpt.core.files._work import PRIVATE
+from libckpt.core.files._work import PRIVATE, WorkFolders
 
 logger = logging.getLogger("libckpt")
 
 
 class Folders:
-    """The folders of one Accelerator, by directory. Its project_dir is opened first, so that what
-    a killed run had captured is there."""
+    """The folders of one Accelerator, by directory. They are opened when something is saved there,
+    or resumed from, not when a program begins that only evaluates: a training may have them."""
 
     def __init__(self, accelerator):
         self._accelerator = accelerator
         self._sets = {}
         self._settings = accelerator.project_configuration
         self.names = Names(accelerator)
+
+    def open_project(self):
         if self._settings.automatic_checkpoint_naming:
             self._open(self.names.project())
 
@@ -150,11 +157,18 @@ class Folders:
                 sets.settle()
 
     def settle_for(self, folder):
-        """Publishes all that was saved there, also by a run that was killed."""
-        directory = os.path.dirname(os.path.realpath(os.path.expanduser(folder)))
-        if os.path.isdir(os.path.join(directory, PRIVATE, "work")):
+        """Publishes it, if it was saved and is on its way, also by a run that was killed."""
+        path = pathlib.Path(os.path.realpath(os.path.expanduser(folder)))
+        on_way = [[str(each) for each in path.parents[:2] if _is_noted(each, path)]]
+        broadcast_object_list(on_way)  # As rank 0 sees it: it drops the notes at once.
+        for directory in on_way[0]:
             self._open(directory)
         self.settle()
+
+
+def _is_noted(directory, path):
+    noted = WorkFolders(directory / PRIVATE / "work").noted()
+    return any(facts["name"] == str(path.relative_to(directory)) for _, facts in noted)
 
 
 def _ending(number):

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import weakref
 
 from libckpt import errors
 from libckpt._init import init
@@ -13,11 +14,13 @@ from libckpt.ticket import Ticket
 logger = logging.getLogger("libckpt")
 
 CAPTURE_DEADLINE = 5.0  # For a capture that runs beside training.
+_by_job = weakref.WeakValueDictionary()  # Those that opened a session last.
 
 
 class Memory:
-    """The session of an Accelerator; it logs every failure, and raises only that of a wrong
-    option."""
+    """The session of an Accelerator, opened by the first capture or resume: an evaluation beside a
+    training, of the same project_dir, does not take its place. Every failure is logged; only that
+    of a wrong option raises."""
 
     def __init__(self, accelerator, job, overlap, options):
         self._accelerator, self._overlap = accelerator, _settings.flag("overlap", overlap)
@@ -26,20 +29,66 @@ class Memory:
         self.step = -1  # The one that was captured or restored last.
         self.updated = -1  # The newest such step that ended with an optimizer's update.
         self._ticket = None  # The newest capture's.
-        self.session = self._unopened = None
+        self._job, self._options = job, options
+        self._session = self._unopened = None
+        self._has_opened = False
+        self._starts_fresh = False  # Training goes on from elsewhere; the session has not opened.
         self.failure = None  # Why the newest step could not be had.
+
+    @property
+    def session(self):
+        if not self._has_opened:
+            self._open()
+        return self._session
+
+    def _open(self):
+        self._take_over()
+        self._has_opened, self._guarded = True, []
+        self._session = self._unopened = None
         try:
-            self.session = init(job, **options)
+            self._session = init(self._job, **self._options)
+            _by_job[self._job] = self
         except errors.InvalidArgument:  # A wrong option.
             raise
         except errors.CheckpointError as error:
             logger.error("libckpt: %s; steps are not captured in memory", error)
-            self._unopened = _unopened.unopened(error, job, **options)
+            self._unopened = _unopened.unopened(error, self._job, **self._options)
+        if self._starts_fresh:
+            self._start_fresh()
+
+    def _take_over(self):
+        """As where a cell of a notebook runs again. The Accelerator that came last has the job."""
+        earlier = _by_job.get(self._job)
+        if earlier is None or earlier is self or not earlier.is_open():
+            return
+        logger.warning(
+            "libckpt: job %s was attached to another Accelerator of this process: this one takes "
+            "it over, and the other one's steps are captured no more", self._job,
+        )  # fmt: skip
+        earlier.let_go()
+
+    def is_open(self):
+        return self._session is not None and not self._session.is_closed
+
+    def let_go(self):
+        """As by a restart: its newest step is the next one's to resume."""
+        self._session.abandon()
+
+    def is_attached(self):
+        """Whether another State would meet this one: it is open, or is still to be."""
+        return not self._has_opened or self.is_open()
+
+    def open_again(self):
+        """For a resume: another Accelerator had the job since, or its training was over."""
+        if self._session is not None and self._session.is_closed:
+            self._open()
 
     def capture(self, step, metrics=None):
         self.step = step
         if self.session is None:
             return None
+        if self._session.is_closed:  # Another Accelerator has the job, which was said.
+            return Ticket(self._session, step, "skipped_unavailable", 0.0)
         self._guard()
         if not self._accelerator.sync_gradients:
             # Nothing but the gradients has what the batches since the last update gave.
@@ -133,7 +182,13 @@ class Memory:
         """Training goes on from elsewhere, whatever memory has."""
         self.step = self.updated = step
         self.position.forget()
-        if self.session is None:
+        self._starts_fresh = True
+        if self.is_open():
+            self._start_fresh()
+
+    def _start_fresh(self):
+        self._starts_fresh = False
+        if self._session is None:
             return
         try:
             self.session.start_fresh()
@@ -147,13 +202,13 @@ class Memory:
         return self.session.ranks.decide(what, value, lambda values: values[0])
 
     def finish_capture(self):
-        if self.session is not None:
-            self.session.finish_capture()
+        if self._session is not None:
+            self._session.finish_capture()
 
     def close(self):
         """Training is over: nobody comes back for what is in memory."""
-        if self.session is not None:
+        if self._session is not None:
             try:
-                self.session.close()
+                self._session.close()
             except errors.CheckpointError as error:
                 logger.error("libckpt: %s", error)

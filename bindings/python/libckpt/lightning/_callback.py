@@ -3,15 +3,12 @@
 import contextlib
 import logging
 import os
-import pathlib
-
-import torch
 
 from libckpt import errors
 from libckpt._init import check, init, with_keywords
 from libckpt.core import _left, _resuming, _settings, _unopened
 from libckpt.core.files import _publish_queue
-from libckpt.lightning import _ending, _unvalidated
+from libckpt.lightning import _ending, _newest, _unvalidated
 from libckpt.lightning._checkpoint_io import Nothing, of_trainer
 from libckpt.lightning._first import First
 from libckpt.lightning._framework import pl
@@ -42,8 +39,7 @@ class Callback(pl.Callback):
         self._options = {"dir": dir, **options}
         self._is_disabled = _settings.is_disabled(options)
         self.session = self._unopened = None
-        self._trainer = None
-        self._io = None
+        self._trainer = self._io = self._stage = None
         self._has_asked = self._has_fitted = False
         self._seen = self._before = -1  # The newest step of the optimizers, and the one before.
         self._captured = -1  # The newest one that memory has, or is to have.
@@ -58,7 +54,7 @@ class Callback(pl.Callback):
         self._trainer, self._has_asked, self._rng = trainer, False, None
         self._unopened = None
         self._seen = self._captured = -1
-        self._io = of_trainer(trainer)
+        self._io, self._stage = of_trainer(trainer), stage
         if self._io is not None:
             self._io.memory = self
             self._io.is_between_fits = stage != "fit"
@@ -224,6 +220,8 @@ class Callback(pl.Callback):
         self._has_asked = True
         self._finish_files(io)  # A ModelCheckpoint without dirpath has it since its own setup.
         file, file_step, remade_by = self._newest_file()
+        if self._stage != "fit" and (file is None or source == "memory"):
+            raise _newest.nothing_to_evaluate(self._stage, self._directories())
         session, name, source = self.session, file, None if self._is_disabled else source
         restored, failure, file = _resuming.from_source(
             source, session, lambda source: session.restore(source=source), file, self._unopened
@@ -267,7 +265,7 @@ class Callback(pl.Callback):
     def _newest_file(self):
         """(its path, its step, the step in memory that is better), as rank 0 sees it; (None, -1,
         None): there is none."""
-        found = (None, -1, None)
+        found = _newest.NOTHING
         if self._trainer.is_global_zero:
             found = self._find_file()
         if self.session is None:  # On all ranks.
@@ -284,16 +282,7 @@ class Callback(pl.Callback):
 
     def _find_file(self):
         """Finds a file in the directories of ModelCheckpoint."""
-        files = [path for directory in self._directories()
-                 for path in pathlib.Path(directory).glob("*.ckpt") if path.is_file()]  # fmt: skip
-        for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-            try:
-                step = torch.load(path, mmap=True, weights_only=False, map_location="cpu")
-                step = int(step["global_step"])
-                return str(path), step, _unvalidated.memory_step(path.parent, step)
-            except Exception as error:  # Reading a pickle may raise anything.
-                logger.warning("libckpt: %s is not resumed from: %s", path, error)
-        return None, -1, None
+        return _newest.find(self._directories(), self._stage == "fit")
 
 
 def _is_divided(optimizer):

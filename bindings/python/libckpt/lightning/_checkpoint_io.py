@@ -1,6 +1,7 @@
 """CheckpointIO: Lightning's files, captured where Lightning would write them."""
 
 import contextlib
+import functools
 import logging
 import os
 import pathlib
@@ -68,7 +69,12 @@ class CheckpointIO(TorchCheckpointIO):
 
     def load_checkpoint(self, path, map_location=lambda storage, _: storage, weights_only=None):
         is_newest, source = _resuming.source_in(path)
-        if is_newest and self.memory is not None:
+        if is_newest and self.memory is None:
+            raise errors.InvalidArgument(
+                f'ckpt_path="{path}": the Trainer has no libckpt.lightning.Callback among its '
+                "callbacks, which finds the newest of memory and files: add one"
+            )
+        if is_newest:
             return self.memory.load_newest(self, source, map_location, weights_only)
         local = self._local(path)
         if local is not None:
@@ -124,11 +130,31 @@ def of_trainer(trainer):
     while io is not None and not isinstance(io, CheckpointIO):
         io = getattr(io, "checkpoint_io", None)
     if io is None:
+        _refuse_newest(trainer.strategy.checkpoint_io)
         logger.warning(
             "libckpt: the Trainer has no libckpt.lightning.CheckpointIO among its plugins: its "
             'files are written by Lightning, and ckpt_path="%s" cannot be loaded', NEWEST,
         )  # fmt: skip
     return io
+
+
+def _refuse_newest(io):
+    """Lightning would look for a file system of that name."""
+    stock = io.load_checkpoint
+    if hasattr(stock, "refuses_newest"):
+        return
+
+    @functools.wraps(stock)
+    def load_checkpoint(path, *arguments, **options):
+        if _resuming.source_in(path)[0]:
+            raise errors.InvalidArgument(
+                f'ckpt_path="{path}": the Trainer has no libckpt.lightning.CheckpointIO among its '
+                "plugins, which loads it: add one"
+            )
+        return stock(path, *arguments, **options)
+
+    load_checkpoint.refuses_newest = True
+    io.load_checkpoint = load_checkpoint
 
 
 class Nothing(dict):

@@ -47,7 +47,8 @@ LOADERS = {  # The Trainer's methods that load a checkpoint, and what stands for
 def TrainerWrapper(  # noqa: N802  A name that users of EasyCkpt know.
     trainer, *, job=None, dir=None, overlap=True, **options
 ):
-    """The same Trainer, with memory behind it. `options` are those of `libckpt.init`.
+    """The same Trainer, with memory behind it. `options` are those of `libckpt.init`. The job is
+    opened when train() begins: evaluate() and predict() take nothing from a training that runs.
 
     job: the name of the run; by default LIBCKPT_JOB, or made from the Trainer's output_dir.
     overlap: parameters and optimizer state are copied while the next step runs, until it updates

@@ -47,15 +47,20 @@ class TrainerMemory:
         if not _settings.configured("blob_capacity"):
             options = {"blob_capacity": BLOB_CAPACITY, **options}
         self._options = options
-        self._open()
+        self.session = self._unopened = self._guarded = None
+        self._has_opened = False
 
     def _open(self):
-        """Of the Trainers of one job in a process, the one that trains has the session: as where a
+        """Not before a training: an evaluation beside one, of the same output_dir, does not take
+        its place.
+
+        Of the Trainers of one job in a process, the one that trains has the session: as where a
         cell of a notebook runs again, or another Trainer goes on with more steps."""
         earlier = _by_job.get(self._job)
         if earlier is not None and not earlier.is_training and earlier.session is not None:
             earlier.session.abandon()  # As by a restart: its newest step is this one's to resume.
         job, options = self._job, self._options
+        self._has_opened = True
         self.session = self._unopened = self._guarded = None
         try:
             self.session = init(job, **options)
@@ -68,8 +73,9 @@ class TrainerMemory:
 
     @contextlib.contextmanager
     def training(self):
-        if self.session is not None and self.session.is_closed:
-            self._open()  # Another Trainer had it since.
+        # Closed: another Trainer had it since.
+        if not self._has_opened or self.session is not None and self.session.is_closed:
+            self._open()
         self.is_training = True
         try:
             yield
@@ -78,6 +84,8 @@ class TrainerMemory:
 
     def begin(self):
         """The optimizer exists: the first capture is prepared, and guarded from then on."""
+        if not self._has_opened:  # The callback was added when training had begun.
+            self._open()
         _over.discard(self)  # A second train() is captured like the first.
         self._captured = self._trainer.state.global_step
         if self.session is None:

@@ -33,7 +33,9 @@ class ShardedMemory(TrainerMemory):
             self.session = None
 
     def begin(self):
-        if self._parts is None:  # The callback was added when that had been done.
+        if not self._has_opened:  # The callback was added when that had been done.
+            self._open()
+        if self._parts is None:
             self.prepared()
         super().begin()
 
