@@ -11,8 +11,8 @@ import time
 
 from libckpt import errors
 from libckpt.core import _arrays, _between, _common, _failures, _flush, _frameworks, _items
-from libckpt.core import _launch, _metrics, _mutations, _open_sessions
-from libckpt.core import _progress, _registration, _replicas, _restorer, _settings, _shapes, _turn
+from libckpt.core import _launch, _metrics, _mutations, _open_sessions, _progress, _registration
+from libckpt.core import _replicas, _restorer, _settings, _shapes, _signals, _turn
 from libckpt.ticket import LEVELS, Ticket
 
 DEADLINE = 60.0
@@ -105,6 +105,7 @@ class Session:
                     )
                 self._confirm(step)
         except Exception as error:  # A state_dict() of the user's may raise anything.
+            _signals.raise_of_handler(error)
             self._failures.of_save(error)
             if self._raise:
                 raise
@@ -129,7 +130,8 @@ class Session:
             flattened = self._replicas.flatten(step, items, self._allow_pickle, self._known)
             pieces, metrics = _arrays.Arrays(arrays, flattened[1]), _metrics.named(step, more[1])
             self._common.state(step, more[2], items, self._allow_pickle)
-            return self._tensors.capture(step, flattened, pieces, always, wait, metrics)
+            with self._tensors.mutations.addresses:
+                return self._tensors.capture(step, flattened, pieces, always, wait, metrics)
 
     def _confirm(self, step):
         """Training got on after a restore: the step it began with is not suspect."""

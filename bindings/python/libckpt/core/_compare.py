@@ -2,10 +2,14 @@
 
 import dataclasses
 import difflib
+import logging
 
 from libckpt import errors
 
+logger = logging.getLogger("libckpt")
+
 LISTED = 5
+OF_SCHEDULERS = "last_epoch"  # Each of torch's has it in its state.
 
 
 @dataclasses.dataclass
@@ -56,6 +60,26 @@ def grouped(found):
         "of the step have another type or shape here, and are not taken": mismatched,
     }
     return {what: names for what, names in all_of_them.items() if names}
+
+
+def scheduler_state(name, owner, state):
+    """The state. Warns where it seems to be of another class of schedulers than the owner is, which
+    takes it without a word. Another version may lack values of a class, or have more, but not both.
+    """
+    if not isinstance(state, dict) or OF_SCHEDULERS not in state:
+        return state
+    own = owner.state_dict()
+    if not isinstance(own, dict) or OF_SCHEDULERS not in own:
+        return state
+    lacking = sorted(map(str, own.keys() - state.keys()))
+    strange = sorted(map(str, state.keys() - own.keys()))
+    if lacking and strange:
+        logger.warning(
+            'libckpt: restore: item "%s" is a %s, and seems to have been a scheduler of another '
+            "class when it was saved: it was saved with %s and has %s here",
+            name, type(owner).__name__, listed(strange), listed(lacking),
+        )  # fmt: skip
+    return state
 
 
 def _available(name, there):

@@ -53,8 +53,9 @@ class Failures:
         try:
             yield
         except Exception as error:
-            self._is_logged = tensors.asked == step
-            if not self._is_logged:
+            was_asked = tensors.asked == step
+            self._is_logged = was_asked and isinstance(error, errors.CheckpointError)
+            if not was_asked:
                 with contextlib.suppress(errors.CheckpointError):  # It was closed.
                     tensors.client.give_up(step, _in_words(error))
             raise

@@ -254,7 +254,7 @@ def _fill_owner(name, owner, state, strict):
             )
         return
     with errors_named(name, owner):
-        owner.load_state_dict(state)
+        owner.load_state_dict(_compare.scheduler_state(name, owner, state))
 
 
 def _fill_object(item, value):

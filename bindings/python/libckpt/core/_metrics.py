@@ -2,6 +2,7 @@
 
 import logging
 
+from libckpt.core import _signals
 from libckpt.errors import CheckpointError
 
 logger = logging.getLogger("libckpt")
@@ -15,6 +16,7 @@ def named(step, metrics):
     try:
         return metrics()
     except Exception as error:  # It is the user's.
+        _signals.raise_of_handler(error)
         logger.warning("libckpt: save step %d: its metrics are left out, as %s raised %r", step,
                        getattr(metrics, "__name__", "their function"), error)  # fmt: skip
         return None

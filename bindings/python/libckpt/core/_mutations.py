@@ -101,6 +101,7 @@ class Mutations:
         self.names = set()  # Tensors that were ever written during a capture.
         self.memory = None  # KeptMemory: what a capture may still read.
         self._memory_before = self._memory_next = None
+        self.addresses = threading.RLock()  # Held where a save reads them, or storages move.
         self._client = client
         self._is_debugged = is_debugged
         self._unchecked = None  # The newest capture whose bytes the debug mode is to compare.

@@ -26,7 +26,7 @@ class Registration:
         self._stream = None  # The newest save was ordered by it; None: no GPU.
         self._captured = []  # The GPUs of the newest capture.
         self.asked = None  # The step that the library was asked to save last.
-        self._process = os.getpid()
+        self.process = os.getpid()
         self._views = _views.Views()
         self._gpus = (None, [])  # Some views, and the GPUs that these and the members lie on.
         self._registered = None  # As the library has it.
@@ -95,7 +95,7 @@ class Registration:
 
     def finish(self):
         """When it returns, the running capture has left the tensors."""
-        if os.getpid() == self._process:
+        if os.getpid() == self.process:
             with contextlib.suppress(errors.CheckpointError):  # The guard reports it.
                 self.finish_here(judges=self._may_judge())
 

@@ -30,6 +30,10 @@ def chosen(options, option):
 def job(given):
     """The name of a training's job: the code's, else the configured one; None: neither has one, and
     a door that knows the training's folder makes one of that."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        return str(given)  # As a scheduler's number.
+    if given is not None and not isinstance(given, str):
+        raise errors.InvalidArgument(f"option job: {given!r} was given: give text")
     return given or configured("job")
 
 

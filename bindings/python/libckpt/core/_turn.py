@@ -5,6 +5,7 @@ import functools
 import gc
 import operator
 import os
+import sys
 import threading
 import weakref
 
@@ -19,21 +20,32 @@ class Turn:
 
     def __init__(self):
         self._lock = threading.RLock()
-        self._is_taken = False
+        self._frame = None  # The call's.
 
     def __enter__(self):
         self._lock.acquire()
-        if self._is_taken:
+        caller = sys._getframe(1)
+        if self._frame is not None:
             self._lock.release()
-            raise errors.InvalidArgument(
-                "called in the middle of another call of the same session, by a signal handler or "
-                "a state_dict(): set a flag there, and save after the step"
-            )
-        self._is_taken = True
+            # If the call has gone, an exception (Ctrl-C) came just before it gave the lock back.
+            if _is_within(caller, self._frame):
+                self._refuse()
+        self._frame = caller
 
+    def _refuse(self):
+        raise errors.InvalidArgument(
+            "called in the middle of another call of the same session, by a signal handler or "
+            "a state_dict(): set a flag there, and save after the step"
+        )
     def __exit__(self, *_):
-        self._is_taken = False
+        self._frame = None
         self._lock.release()
+
+
+def _is_within(frame, call):
+    while frame is not None and frame is not call:
+        frame = frame.f_back
+    return frame is not None
 
 
 @contextlib.contextmanager

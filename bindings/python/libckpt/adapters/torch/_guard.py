@@ -4,13 +4,19 @@ The tensors of a guarded optimizer may be those of another one, too: of the next
 training, for instance, while the first one is still a variable. So the step of any optimizer waits.
 
 The session keeps tensors and storages that the trainer drops, but a storage that is resized gives
-its memory back at once, even while it is held. So the functions that resize wait, too, and so does
-`set_`, which else would count as a write to what is captured. So do writes to distributed tensors
-that torch does not count. All of these wait only for a capture that reads their memory: FSDP2
-resizes other memory in each layer of each forward pass.
+its memory back at once, even while it is held. So the functions that resize wait, too, and so do
+`set_` and `swap_tensors`, which else would count as writes to what is captured. So do writes to
+distributed tensors that torch does not count. All of these wait only for a capture that reads their
+memory: FSDP2 resizes other memory in each layer of each forward pass.
+
+A storage that is shared with another process moves to shared memory. A queue of
+torch.multiprocessing does that in a thread of its own, at any time. So no save reads addresses
+meanwhile.
 """
 
+import contextlib
 import functools
+import os
 import weakref
 
 import torch
@@ -20,8 +26,13 @@ from libckpt.adapters.torch import _distributed, _unseen_writes
 from libckpt.adapters.torch._guarded_memory import GuardedMemory, by_address, tensors_of
 
 _guards = weakref.WeakSet()
-_RESIZING = ((torch.UntypedStorage, "resize_"), (torch.Tensor, "resize_"),
-             (torch.Tensor, "resize_as_"), (torch.Tensor, "set_"))  # fmt: skip
+_STORAGE, _TENSOR = torch.UntypedStorage, torch.Tensor
+# Functions of torch, and how many of their arguments lose their memory.
+_RESIZING = ((_STORAGE, "resize_", 1), (_STORAGE, "_resize_with_addr_", 1), (_TENSOR, "resize_", 1),
+             (_TENSOR, "resize_as_", 1), (torch, "resize_as_", 1), (_TENSOR, "set_", 1),
+             (torch.utils, "swap_tensors", 2))  # fmt: skip
+_MOVING = ((_STORAGE, "_share_fd_cpu_", 1), (_STORAGE, "_share_filename_cpu_", 1),
+           (_STORAGE, "_set_cdata", 1), (_STORAGE, "_swap_data_ptr_", 2))  # fmt: skip
 
 
 class Guard:
@@ -48,6 +59,13 @@ class Guard:
     def may_read(self):
         registration = self._registration()
         return registration is not None and registration.mutations.memory is not None
+
+    def no_save(self):
+        """A save of another thread does not read addresses meanwhile."""
+        registration = self._registration()
+        if registration is None or registration.process != os.getpid():
+            return contextlib.nullcontext()  # In a forked process nobody gives the lock back.
+        return registration.mutations.addresses
 
     def finish_reading(self, addresses):
         """When it returns, the running capture has left the storages that begin there."""
@@ -82,10 +100,12 @@ class Guard:
 
 @functools.cache
 def _replace_functions_of_torch():
-    """Once: those that step, and those that resize."""
+    """Once: those that step, those that resize, and those that give a storage other memory."""
     _optimizer.register_optimizer_step_pre_hook(_before_any_step)
-    for kind, name in _RESIZING:
-        setattr(kind, name, _after_captures(getattr(kind, name)))
+    for functions, replacement in ((_RESIZING, _after_captures), (_MOVING, _between_saves)):
+        for owner, name, count in functions:
+            if (stock := getattr(owner, name, None)) is not None:  # Not each torch has all.
+                setattr(owner, name, replacement(stock, count))
 
 
 def _before_any_step(optimizer, *_):
@@ -93,13 +113,26 @@ def _before_any_step(optimizer, *_):
         guard._before_step(optimizer)
 
 
-def _after_captures(stock):
+def _after_captures(stock, count=1):
     @functools.wraps(stock)
-    def resize(self, *arguments, **options):
-        _finish_reading([self])
-        return stock(self, *arguments, **options)
+    def resize(*arguments, **options):
+        _finish_reading([*arguments, *options.values()][:count])
+        return stock(*arguments, **options)
 
     return resize
+
+
+def _between_saves(stock, count=1):
+    wait_and_move = _after_captures(stock, count)
+
+    @functools.wraps(stock)
+    def move(*arguments, **options):
+        with contextlib.ExitStack() as held:
+            for guard in sorted(_guards, key=id):  # In one order, as each is a lock.
+                held.enter_context(guard.no_save())
+            return wait_and_move(*arguments, **options)
+
+    return move
 
 
 def _before_write(tensors):
