@@ -40,7 +40,7 @@ class OldWorld {
 
  private:
   bool may_give_up() const;
-  const Error* lack_of_memory() const;  // Of a rank that trains; null: all have what they want.
+  const Error* lack_of_memory() const;  // Null: all that train have theirs.
   void try_again();                     // To make the Slots that could not be made.
 
   const JobFacts& facts_;

@@ -108,7 +108,7 @@ Task<void> RestoreRoom::wait(format::ShardId shard, SessionId id, std::uint64_t 
       co_return fail(Errc::cancelled, "make room for pieces: the trainer died");
     const bool are_mapped = session->slots_sent;
     const bool is_refused = rank->slots_failure && (is_full || !will_have_room());
-    // Of a world that has no room beside the old one, some Slots may have been made.
+    // Some Slots may have been made of a world that has no room beside the old one.
     if (is_refused && is_of_others()) co_return fail(no_room(*rank->slots_failure));
     if (are_mapped && best_for(shard, bytes) != nullptr) co_return Status();
     if (is_refused) co_return fail(no_room(*rank->slots_failure));

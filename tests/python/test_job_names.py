@@ -21,7 +21,10 @@ def transformers_(folder, **given):
         args=types.SimpleNamespace(output_dir=str(folder)), is_deepspeed_enabled=False,
         is_fsdp_enabled=False,
     )  # fmt: skip
-    libckpt.transformers.Callback(**given).attach(trainer)
+    callback = libckpt.transformers.Callback(**given)
+    callback.attach(trainer)
+    with callback._memory.training():  # It opens no session before.
+        pass
 
 
 def accelerate_(folder, **given):
@@ -29,7 +32,8 @@ def accelerate_(folder, **given):
 
     import libckpt.accelerate
 
-    libckpt.accelerate.attach(accelerate.Accelerator(project_dir=str(folder)), **given)
+    accelerator = accelerate.Accelerator(project_dir=str(folder))
+    _ = libckpt.accelerate.attach(accelerator, **given)._memory.session
 
 
 def deepspeed_(folder, **given):
