@@ -74,9 +74,11 @@ def train_with_session(directory, steps):
     while run.state["global_step"] < steps:
         for batch in run.batches():
             run.train(batch)
-            session.save_checkpoint_if_needed(run.state["global_step"], items)  # <-
-            if run.state["global_step"] == steps:
-                break
+            if run.state["global_step"] < steps:
+                session.save_checkpoint_if_needed(run.state["global_step"], items)  # <-
+                continue
+            session.save(steps, items, wait=60)  # <- No later step replaces it.
+            break
     session.close()  # <-
     run.tell_end()
 
