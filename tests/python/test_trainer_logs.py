@@ -61,6 +61,8 @@ def make_trainer(directory, **options):
 def session_of(trainer):
     (callback,) = [each for each in trainer.callback_handler.callbacks
                    if isinstance(each, libckpt.transformers.Callback)]  # fmt: skip
+    if callback._memory.session is None:
+        callback._memory._open()  # As a training does when it begins.
     return callback._memory.session
 
 
