@@ -92,14 +92,16 @@ def test_a_trainer_of_transformers_has_its_slots_before_its_first_step(
     )
     (ours,) = [c for c in trainer.callback_handler.callbacks
                if isinstance(c, libckpt.transformers.Callback)]  # fmt: skip
-    seen, session = [], ours._memory.session
+    seen = []
 
     class Look(transformers.TrainerCallback):
         def on_step_begin(self, args, state, control, **_):
+            session = ours._memory.session
             seen.append((state.global_step, session.counts()["saves_started"], own_slots(session)))
 
     trainer.add_callback(Look())
     trainer.train()
+    session = ours._memory.session
     assert seen[0][:2] == (0, 0)
     states = trainer.model.state_dict(), trainer.optimizer.state_dict()["state"]
     assert min(seen[0][2]) >= state_bytes(*states)
