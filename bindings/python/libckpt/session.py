@@ -257,8 +257,7 @@ class Session:
         return self._failures.added_to(status)
 
     def close(self, deadline=DEADLINE):
-        """Flushes the newest committed step, or raises, and frees the job's memory. Idempotent.
-        Without a directory, a session that did not save leaves it as it is."""
+        """Flushes the newest committed step, or raises; frees memory, if it saved or has a dir."""
         self._end(lambda client: client.close(deadline))
 
     def abandon(self):
