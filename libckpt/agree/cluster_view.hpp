@@ -48,7 +48,7 @@ struct ClusterView {
   std::string history_lost;            // Why abandoned steps are not known; empty: they are.
   bool is_history_unreadable = false;  // Then: it is there, and may be good. Nothing replaces it.
   std::string overtaken;               // Why steps in memory were given up; empty: none were.
-  std::string holes;                   // Of the newest stored step; empty: none that is known.
+  std::string holes;                   // In the newest stored step; empty: none known.
   std::vector<std::string> expected;   // Live nodes, and those that may still come.
   // Live nodes that have not reported to this coordinator yet: their holdings are not known.
   std::vector<std::string> unreported;

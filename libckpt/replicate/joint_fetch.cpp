@@ -17,7 +17,7 @@ namespace {
 // get fewer, so that all connections end together.
 constexpr std::size_t taken_min = 4;
 constexpr std::size_t taken_max = 16;
-// Of a copy that is bad all over, a few Chunks tell. Each of them costs a connection.
+// A copy with so many bad Chunks is bad all over, and each of them costs a connection.
 constexpr std::size_t damaged_chunks_max = 16;
 
 // Shared by the connections' coroutines, of which one may still dial when all Chunks are there.

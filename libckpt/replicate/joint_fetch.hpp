@@ -1,9 +1,9 @@
 // JointFetch: fills one shard from all its holders at once, over several connections.
 //
 // Each connection takes some Chunks that no other one has taken, and asks its holder for these
-// alone. When its holder fails, the Chunks that have not come are taken by the others. What is
-// missing in the end is asked of the holders of damaged copies, Chunk by Chunk: copies that are
-// damaged in different Chunks make one good shard.
+// alone. When its holder fails, the Chunks that have not come are taken by the others. In the
+// end it asks the holders of damaged copies for each missing Chunk alone: copies that are damaged
+// in different Chunks make one good shard.
 //
 // Threads: the connections'.
 #pragma once

@@ -32,14 +32,15 @@ class Turn:
                 self._refuse()
         self._frame = caller
 
+    def __exit__(self, *_):
+        self._frame = None
+        self._lock.release()
+
     def _refuse(self):
         raise errors.InvalidArgument(
             "called in the middle of another call of the same session, by a signal handler or "
             "a state_dict(): set a flag there, and save after the step"
         )
-    def __exit__(self, *_):
-        self._frame = None
-        self._lock.release()
 
 
 def _is_within(frame, call):
