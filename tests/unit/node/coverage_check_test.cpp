@@ -60,7 +60,8 @@ using Steps = std::vector<std::uint64_t>;
 
 TEST_CASE("coverage check: a piece that nobody saved is named after the first publish",
           "[unit][node]") {
-  const std::uint64_t whole = GENERATE(half, 2 * half);
+  // `as`: else the second one refers to a temporary.
+  const std::uint64_t whole = GENERATE(as<std::uint64_t>{}, half, 2 * half);
   test::MemoryDisk disk(1);
   disk.put_directory("/scratch");
   Trainer rank(disk);
