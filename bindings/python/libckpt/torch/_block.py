@@ -68,7 +68,7 @@ def checkpoint(directory, *, step):
         before, began = _seen(directory), folder.stat().st_mtime_ns
         collector = _collector.Collector(spelled, staging)
         try:
-            with collector:
+            with _not_removed(folder, f"checkpoint in {spelled}"), collector:
                 yield folder
         except BaseException:
             sets.work.drop(name)
@@ -90,6 +90,21 @@ def checkpoint(directory, *, step):
             _hand_over(queue, sets, name, staging)
     finally:
         _running.release()
+
+
+@contextlib.contextmanager
+def _not_removed(folder, what):
+    """The staging would make it anew, and a part of the files be published."""
+    descriptor = os.open(folder, os.O_RDONLY)  # Else another folder could have its number.
+    try:
+        yield
+        if not (folder.is_dir() and os.path.samestat(folder.stat(), os.fstat(descriptor))):
+            raise errors.StorageError(
+                f"{what}: {folder}, where the block's files lay, was removed while it ran: none of "
+                "them is published"
+            )
+    finally:
+        os.close(descriptor)
 
 
 def _settle_for(queue, name):

@@ -15,6 +15,7 @@ import os
 import pathlib
 import shutil
 
+from libckpt.core.files import _owner
 from libckpt.core.files._disk import bring, files_of, identity, link_or_copy, sync, sync_tree
 from libckpt.core.files._work import PRIVATE, WorkFolders
 
@@ -32,7 +33,10 @@ class PublishedSets:
     def publish(self, name, members, facts=None):
         """Makes the collected set the current one; `members` are more files of it, by name, and
         `facts` what its staging recorded besides."""
-        facts = facts or {}
+        with _owner.alone(self.private / "publishing"):  # Each set has what the one before had.
+            self._publish(name, members, facts or {})
+
+    def _publish(self, name, members, facts):
         deleted = facts.get("deleted", {})
         if not (self.sets / name).is_dir():  # Else a run was killed just after that.
             self._complete(name, members, deleted, facts.get("grown", {}))

@@ -36,6 +36,7 @@ LOOK_EVERY = 0.02  # Seconds, for a step that the daemon brings to storage.
 EXIT_DEADLINE = 60.0  # A full disk must not keep the process from ending.
 KEPT = 2  # Steps of a queue on storage: published files have names of their own.
 MEMBERS_MAX = 12
+TAKEN_OVER = "was taken over"  # As the library says: another process has the job for good.
 # Between steps that several ranks number alike. When a rank missed one, the ranks agree to capture
 # from a step on that is up to 64 higher: the next save is to be above that.
 STRIDE = 100
@@ -121,9 +122,10 @@ class PublishQueue:
                 self.session.prepare(items)
                 self.session.start_fresh()
                 self._has_begun = True
-            except errors.Unavailable:
-                if time.monotonic() > deadline:
+            except errors.Unavailable as error:
+                if time.monotonic() > deadline or TAKEN_OVER in str(error):
                     raise
+                time.sleep(LOOK_EVERY)
 
     def post(self, step, publish, weights=None):
         """`publish(step directory, files by member)` is called when the step is on storage.
