@@ -2,9 +2,10 @@
 # tests/python/run.sh and bench/run.sh, which call make_environment BUILD in the repository's root.
 # Sets python, the interpreter in it, and have_torch, which is empty when torch cannot be had.
 
-# make_environment BUILD [torch|jax|old_torch]: the frameworks around torch, in BUILD/python, JAX
-# and Orbax, in BUILD/python-jax, or the oldest torch that is run, in BUILD/python-old_torch. 1 when
-# the package cannot be installed; 3 when what it needs cannot be had here, which it says.
+# make_environment BUILD [torch|jax|old_torch|levanter]: the frameworks around torch, in
+# BUILD/python, JAX and Orbax, in BUILD/python-jax, the oldest torch that is run, or Levanter as a
+# whole, in BUILD/python-*. 1 when the package cannot be installed; 3 when what it needs cannot be
+# had here, which it says.
 make_environment() {
   get_frameworks "$@" || return
   install_package "$1" "${python%/bin/*}"
@@ -78,6 +79,7 @@ install_old_torch() {
     return 1
   }
 }
+marin=0.2.20.dev202606180959  # All versions of Levanter are early.
 has_jax() {
   has numpy safetensors pytest xdist jax optax orbax.checkpoint levanter
 }
@@ -89,12 +91,24 @@ install_jax() {
     echo "skipped python: JAX cannot be installed here"
     return 1
   }
-  # Of what Levanter asks for, 1.8 GB, what its checkpoints import. All its versions are early.
-  local marin=0.2.20.dev202606180959
+  # Of what Levanter asks for, 1.8 GB, what its checkpoints import.
   has levanter || { install "marin-haliax==$marin" "marin-rigging==$marin" draccus==0.11.6 \
     humanfriendly==10.0 braceexpand==0.1.7 jax==0.10.2 numpy==2.4.6 &&
     install --no-deps "marin-levanter==$marin"; } ||
     echo "skipped python: Levanter cannot be installed here"
+}
+has_levanter() {
+  has numpy safetensors pytest xdist jax levanter wandb git
+}
+install_levanter() {
+  echo "installing Levanter as a whole: 1.8 GB on disk"
+  # git: it imports that without asking for it.
+  install "marin-levanter==$marin" GitPython==3.1.46 jax==0.10.2 numpy==2.4.6 pytest \
+    pytest-xdist==3.8.0 || {
+    tail -n 5 "${python%/bin/*}/install.log"
+    echo "skipped python: Levanter as a whole cannot be installed here"
+    return 1
+  }
 }
 
 # install_package BUILD ENVIRONMENT: with the library and the programs of BUILD in it, when one of

@@ -4,8 +4,9 @@
 #         installs what is missing, and runs pytest, which prints "ok NAME" or "FAILED NAME" for
 #         each test.
 # JAX has an environment of its own, without torch. --quick leaves out what is marked as slow.
-# --deep also runs the core's tests and those of DCP with the oldest torch. --twice: what failed is
-# run once more at the end, if it is no more than tests/suites.sh allows, and passes as "unsteady".
+# --deep also runs the core's tests and those of DCP with the oldest torch, and a training by
+# Levanter's own Trainer. --twice: what failed is run once more at the end, if it is no more than
+# tests/suites.sh allows, and passes as "unsteady".
 # A BUILD with g++'s address sanitizer (--preset asan) is tested with it in all processes.
 # Arguments behind it go to pytest; with a path among them only that is run, one test at a time. All
 # of them run several at once: most wait for processes that wait.
@@ -78,12 +79,14 @@ run_again() {
 }
 
 case " $*" in
+  *" tests/python/test_levanter_own"*) run_in levanter "$@" ;;
   *" tests/python/test_jax"* | *" tests/python/test_levanter"*) run_in jax "$@" ;;
   *" tests/python"*) run_in torch "$@" ;;
   *)
     run_in torch "${at_once[@]}" "${for_jax[@]/#/--ignore=}" tests/python "$@"
     run_in jax "${at_once[@]}" "${for_jax[@]}" tests/python/test_{guides,stubs}.py "$@"
     [ -z "$is_deep" ] || run_in old_torch "${at_once[@]}" "${of_core[@]}" "$@"
+    [ -z "$is_deep" ] || run_in levanter tests/python/test_levanter_own.py "$@"
     ;;
 esac
 if [ -z "$is_broken" ] && may_try_again "$(cat "$lists"/* 2>/dev/null | wc -l)"; then
