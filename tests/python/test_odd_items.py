@@ -404,6 +404,21 @@ def test_what_cannot_be_written_is_refused_before_anything_is(job):
         session.restore({"a": locked, "b": torch.zeros(2, 3)})
 
 
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (torch.zeros(3, dtype=torch.complex64).conj(), "resolve_conj"),
+        (torch.zeros(3, dtype=torch.complex64).conj().imag, "resolve_neg"),
+        (torch.zeros(6)[::2], "it has gaps"),
+    ],
+    ids=["conjugated", "negated", "gaps"],
+)
+def test_an_array_that_cannot_be_filled_as_it_lies_is_refused_with_the_reason(job, given, reason):
+    array = libckpt.Array("a", given, global_shape=(3,), offset=(0,))
+    with pytest.raises(libckpt.InvalidArgument, match=f'"a" cannot be filled: .*{reason}'):
+        job().restore(arrays=[array])
+
+
 def test_a_restore_that_fails_at_an_object_tells_that_the_model_was_overwritten(job):
     class Picky:
         def state_dict(self):
