@@ -116,7 +116,7 @@ def targets_of(items):
 
 
 @pytest.mark.parametrize("is_equal", [True, False])
-def test_what_two_ranks_have_for_all_is_compared_before_it_is_filled(is_equal):
+def test_tensors_that_two_ranks_have_for_all_are_compared_before_they_are_filled(is_equal):
     there = tensors(False)
     if is_equal:
         there["b"].copy_(there["a"])
@@ -137,7 +137,7 @@ def test_what_two_ranks_have_for_all_is_compared_before_it_is_filled(is_equal):
         targets.tensors(structure)
 
 
-def test_what_one_rank_has_for_all_goes_to_one_place():
+def test_tensors_that_one_rank_has_for_all_go_to_one_place():
     structure = json.loads(_items.flatten(tensors(False))[0])
     here = tensors(True)
     targets = targets_of(here)
@@ -147,7 +147,7 @@ def test_what_one_rank_has_for_all_goes_to_one_place():
     assert targets.placed.keys() == {"a", "b"}
 
 
-def test_what_two_shards_have_is_compared_before_it_is_filled():
+def test_tensors_of_two_shards_are_compared_before_they_are_filled():
     there = tensors(False)
     structure = json.loads(_items.flatten(there)[0])
     here = tensors(True)
