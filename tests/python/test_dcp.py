@@ -210,6 +210,12 @@ def test_names_that_share_a_memory_are_loaded_both(alone, runtime):
     found = loaded(storage, "ckpt://tied/latest", a=shared, b=shared)
     assert found["a"] is found["b"] is shared
     assert torch.equal(shared, weight)
+    different = {"a": weight, "b": weight + 1}
+    dcp.save(different, checkpoint_id="ckpt://tied/step-2", storage_writer=storage)
+    with pytest.raises(BaseException, match='"a" and "b" share memory here but differ there'):
+        loaded(storage, "ckpt://tied/latest", a=shared, b=shared)
+    found = loaded(storage, "ckpt://tied/latest", a=torch.zeros(6), b=torch.zeros(6))
+    assert all(torch.equal(found[name], value) for name, value in different.items())
 
 
 def test_a_load_into_a_tensor_that_is_conjugated_or_negated_when_read(alone, runtime, tmp_path):
