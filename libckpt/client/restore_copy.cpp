@@ -47,7 +47,6 @@ Status RestoreCopy::run_chosen(const format::ShardRecord& record, std::span<cons
 
 Status RestoreCopy::copy(const format::ShardRecord& record, std::span<const std::byte> slot,
                          const snapshot::RestorePlan& plan) {
-  parts_.before_overwriting();
   RestoreTeller& teller = parts_.teller;
   teller.begin(RestoreProgress::Phase::copying, "own memory", record.bytes);
   const Deadline deadline = deadline_after(parts_.time_max);
@@ -61,8 +60,9 @@ Status RestoreCopy::copy(const format::ShardRecord& record, std::span<const std:
   } catch (const std::system_error&) {  // A limit on threads: those of captures do it.
   }
   device::CopyThreads& threads = more ? *more : devices.threads();
-  return snapshot::restore_tensors(record, slot, plan,
-                                   {devices.devices(), threads, deadline, copied});
+  return snapshot::restore_tensors(
+      record, slot, plan,
+      {devices.devices(), threads, deadline, parts_.before_overwriting, copied});
 }
 
 }  // namespace ckpt::client

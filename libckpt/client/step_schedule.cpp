@@ -17,6 +17,16 @@ constexpr std::chrono::milliseconds report_interval{20};
 // Every language that reads a checkpoint's files has a type for this number.
 constexpr Step step_max{INT64_MAX};
 
+Unexpected fail_going_back(Step step, Step newest) {
+  return fail(Errc::invalid_argument,
+              fmt::format("save step {}: step numbers must grow over the whole training, and step "
+                          "{} came before: where each epoch counts from 0 again, give the steps of "
+                          "all epochs so far; to train again from an older step, restore that step "
+                          "first (a restore from a path changes the tensors only), and from the "
+                          "beginning, call start_fresh()",
+                          number(step), number(newest)));
+}
+
 }  // namespace
 
 Status StepSchedule::check(Step step) const {
@@ -27,6 +37,7 @@ Status StepSchedule::check(Step step) const {
   const bool goes_back = last_seen_ && step < *last_seen_;
   const bool is_repeated = last_due_ && step <= *last_due_;
   if (!goes_back && !is_repeated) return {};
+  if (goes_back) return fail_going_back(step, *last_seen_);
   if (step == refused_) {
     return fail(Errc::invalid_argument,
                 fmt::format("save step {}: it was refused before and given up for all ranks; save "
@@ -39,12 +50,7 @@ Status StepSchedule::check(Step step) const {
                             "step",
                             number(step)));
   }
-  const Step newest = goes_back ? *last_seen_ : *last_due_;
-  return fail(Errc::invalid_argument,
-              fmt::format("save step {}: steps must grow, and step {} came before; to train again "
-                          "from an older step, restore that step first (a restore from a path "
-                          "changes the tensors only), and from the beginning, call start_fresh()",
-                          number(step), number(newest)));
+  return fail_going_back(step, *last_due_);
 }
 
 bool StepSchedule::is_due(Step step) {

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -48,6 +49,8 @@ class RestorePlanner {
   Status check(const format::TensorPlace& place, const Target& target) const;
   Status check_none_is_left() const;
   void add(std::size_t tensor, const Target& target);
+  void share(std::size_t tensor, std::size_t other, std::uint64_t offset, std::uint64_t bytes);
+  void find_overlaps();
   void sort_into_chunks();
   std::string where() const {
     return fmt::format("step {} of rank {}", number(record_.id.at.step), record_.id.rank);
@@ -108,8 +111,7 @@ void RestorePlanner::add(std::size_t tensor, const Target& target) {
   const auto [found, is_first] = tensor_at_.emplace(std::pair(target.data, extent.bytes), tensor);
   if (!is_first) {
     // Tied tensors are written once: two threads would write the same place.
-    if (record_.layout.tensors[found->second].extent != extent)
-      plan_.shared.push_back({found->second, tensor});
+    share(found->second, tensor, 0, extent.bytes);
     return;
   }
   for (std::uint64_t done = 0; done < extent.bytes;) {
@@ -118,6 +120,31 @@ void RestorePlanner::add(std::size_t tensor, const Target& target) {
     const std::uint64_t bytes = std::min(room, extent.bytes - done);
     plan_.pieces.push_back({offset, bytes, target.data + done, target.device, tensor});
     done += bytes;
+  }
+}
+
+void RestorePlanner::share(std::size_t tensor, std::size_t other, std::uint64_t offset,
+                           std::uint64_t bytes) {
+  const auto& tensors = record_.layout.tensors;
+  const std::uint64_t begin = tensors[tensor].extent.offset + offset;
+  const std::uint64_t other_begin = tensors[other].extent.offset;
+  if (begin != other_begin) plan_.shared.push_back({tensor, other, begin, other_begin, bytes});
+}
+
+// In the order of addresses, the tensor that ends last reaches into the next one if any does. All
+// that share a byte are so compared with one another.
+void RestorePlanner::find_overlaps() {
+  std::size_t last = 0;
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+  for (const auto& [memory, tensor] : tensor_at_) {
+    const auto [data, bytes] = memory;
+    if (end != nullptr && std::less<>{}(data, end)) {
+      const auto reach = static_cast<std::uint64_t>(end - data);
+      share(last, tensor, static_cast<std::uint64_t>(data - begin), std::min(reach, bytes));
+    }
+    if (end != nullptr && !std::less<>{}(end, data + bytes)) continue;
+    last = tensor, begin = data, end = data + bytes;
   }
 }
 
@@ -153,6 +180,7 @@ Result<RestorePlan> RestorePlanner::plan() {
     ++found_count_;
   }
   CKPT_CHECK(check_none_is_left());
+  find_overlaps();
   sort_into_chunks();
   return std::move(plan_);
 }

@@ -94,18 +94,33 @@ Unexpected ChunkRestore::mismatch(std::size_t chunk) const {
                           number(record_.id.at.step), record_.id.rank, chunk, what));
 }
 
+// What differs may also be damaged, and then another copy of the shard will do.
+Status check_chunks(const format::ShardRecord& record, std::span<const std::byte> slot,
+                    std::uint64_t begin, std::uint64_t end) {
+  for (std::uint64_t chunk = begin / record.chunk_bytes; chunk * record.chunk_bytes < end;
+       ++chunk) {
+    const format::Extent extent = record.chunk(chunk);
+    if (crc32(slot.subspan(extent.offset, extent.bytes)) == record.chunk_crcs[chunk]) continue;
+    return fail(Errc::corruption,
+                fmt::format("restore step {} of rank {}: chunk {} does not match its checksum",
+                            number(record.id.at.step), record.id.rank, chunk));
+  }
+  return {};
+}
+
 Status check_shared(const format::ShardRecord& record, std::span<const std::byte> slot,
                     const RestorePlan& plan) {
-  for (const SharedTensors& shared : plan.shared) {
-    const auto& kept = record.layout.tensors[shared.kept];
-    const auto& other = record.layout.tensors[shared.other];
-    const bool is_equal = std::memcmp(slot.data() + kept.extent.offset,
-                                      slot.data() + other.extent.offset, kept.extent.bytes) == 0;
-    if (!is_equal)
-      return fail(Errc::invalid_argument,
-                  fmt::format("restore step {}: tensors \"{}\" and \"{}\" share memory here but "
-                              "differ there",
-                              number(record.id.at.step), kept.name, other.name));
+  for (const SharedBytes& shared : plan.shared) {
+    const std::uint64_t begin = shared.slot_offset, other = shared.other_slot_offset;
+    if (std::memcmp(slot.data() + begin, slot.data() + other, shared.bytes) == 0) continue;
+    CKPT_CHECK(check_chunks(record, slot, begin, begin + shared.bytes));
+    CKPT_CHECK(check_chunks(record, slot, other, other + shared.bytes));
+    const auto& tensors = record.layout.tensors;
+    return fail(Errc::invalid_argument,
+                fmt::format("restore step {}: tensors \"{}\" and \"{}\" share memory here but "
+                            "differ there: restore into tensors that are apart, as they were saved",
+                            number(record.id.at.step), tensors[shared.tensor].name,
+                            tensors[shared.other].name));
   }
   return {};
 }
@@ -126,14 +141,15 @@ Status restore_tensors(const format::ShardRecord& record, std::span<const std::b
     return fail(Errc::corruption,
                 fmt::format("restore step {}: {} bytes where {} must be", number(record.id.at.step),
                             slot.size(), record.bytes));
+  CKPT_CHECK(check_shared(record, slot, plan));
   CKPT_POINT("restore.before_copy");
   for (device::Device* device : means.devices) CKPT_CHECK(device->quiesce(means.deadline));
+  if (means.before_overwriting) means.before_overwriting();
   Status status;
   {
     ChunkRestore restore(record, slot, plan, means);
     status = restore.run();
   }
-  if (status) status = check_shared(record, slot, plan);
   // Also after a failure: a queued copy must not read a Slot that may have another owner by then.
   for (device::Device* device : means.devices) {
     Status settled = device->settle(means.deadline);

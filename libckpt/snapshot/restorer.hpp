@@ -38,16 +38,20 @@ struct RestorePiece {
   std::size_t tensor = 0;  // Index into the record's layout.
 };
 
-// Two tensors that share memory here but were stored apart: their bytes must be equal.
-struct SharedTensors {
-  std::size_t kept = 0;  // Indexes into the record's layout.
+// Memory that two tensors share here, and that was stored for each of them: the bytes must be
+// equal.
+struct SharedBytes {
+  std::size_t tensor = 0;  // Indexes into the record's layout.
   std::size_t other = 0;
+  std::uint64_t slot_offset = 0;
+  std::uint64_t other_slot_offset = 0;
+  std::uint64_t bytes = 0;
 };
 
 struct RestorePlan {
   std::vector<RestorePiece> pieces;      // Cut at the Chunks, sorted by offset.
   std::vector<std::size_t> first_piece;  // One for each Chunk, and one for the end.
-  std::vector<SharedTensors> shared;
+  std::vector<SharedBytes> shared;
 };
 
 // The targets have the record's types and shapes, and cover all its tensors or some of them.
@@ -66,11 +70,13 @@ struct RestoreMeans {
   std::span<device::Device* const> devices;  // Indexed by Target::device.
   device::CopyThreads& threads;
   device::Deadline deadline;
+  std::function<void()> before_overwriting;  // Called once nothing is left to refuse.
   // Called on the calling thread, now and then, with the bytes copied since the last call.
   std::function<void(std::uint64_t bytes)> copied;
 };
-// Errors: corruption (names step, Chunk and tensor), unavailable (the deadline passed), those of
-// the devices. Tensors may then be partly overwritten.
+// Errors: invalid_argument (names two tensors that share memory here and differ there; nothing was
+// written), corruption (names step, Chunk and tensor), unavailable (the deadline passed), those of
+// the devices. After these, tensors may be partly overwritten.
 Status restore_tensors(const format::ShardRecord& record, std::span<const std::byte> slot,
                        const RestorePlan& plan, const RestoreMeans& means);
 

@@ -58,7 +58,7 @@ install_torch() {
       install --no-deps torchft==0.2.0
   } ||
     echo "skipped python: torchft cannot be installed here"
-  # Of what torchtitan asks for, what its manager and its containers import.
+  # Only what its manager and its containers import, and not all that torchtitan asks for.
   has torchtitan || install --no-deps torchtitan==0.3.0 torch_checkpointing==0.1.1 tyro==1.0.17 \
     spmd_types==0.2.3 docstring-parser==0.18.0 typeguard==4.6.1 ||
     echo "skipped python: torchtitan cannot be installed here"
@@ -91,7 +91,7 @@ install_jax() {
     echo "skipped python: JAX cannot be installed here"
     return 1
   }
-  # Of what Levanter asks for, 1.8 GB, what its checkpoints import.
+  # Only what its checkpoints import, not all 1.8 GB for Levanter.
   has levanter || { install "marin-haliax==$marin" "marin-rigging==$marin" draccus==0.11.6 \
     humanfriendly==10.0 braceexpand==0.1.7 jax==0.10.2 numpy==2.4.6 &&
     install --no-deps "marin-levanter==$marin"; } ||

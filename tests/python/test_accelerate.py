@@ -359,7 +359,7 @@ def test_an_object_without_a_state_refuses_no_training_that_begins(prepared, cap
     assert not state.capture(1)
 
 
-def test_what_an_object_without_a_state_would_lose_is_not_begun_over(prepared):
+def test_a_training_does_not_begin_over_a_step_that_an_object_without_a_state_would_lose(prepared):
     accelerator, state = prepared()
     broken = Broken()
     broken.has_failed = False
@@ -463,7 +463,7 @@ def test_without_memory_for_its_steps_a_training_goes_on(prepared, monkeypatch, 
     assert "memory_budget is too small; steps are not captured in memory" in caplog.text
 
 
-def test_what_it_does_not_know_it_leaves_alone(prepared, monkeypatch, caplog):
+def test_an_accelerator_of_an_unknown_kind_is_left_alone(prepared, monkeypatch, caplog):
     accelerator, _ = prepared()
     import libckpt.accelerate
 

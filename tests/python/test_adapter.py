@@ -75,14 +75,14 @@ def train(guide, pair, step, end="durable"):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_what_two_ranks_saved_any_number_goes_on_with_from_memory(guide, ranks, count):
+def test_any_number_of_ranks_goes_on_from_the_memory_of_two(guide, ranks, count):
     save(guide, ranks(2, is_stored=False), "committed")
     go_on(guide, ranks(count, is_stored=False), "committed")
 
 
 # More ranks of another number agree through torch or jax, as the guide says.
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_two_ranks_saved_one_or_two_go_on_with_from_storage(guide, ranks, programs, count):
+def test_one_or_two_ranks_go_on_from_what_two_stored(guide, ranks, programs, count):
     save(guide, ranks(2), "durable")
     subprocess.run([programs / "ckpt", "stop", "--no-flush"], check=True, timeout=60,
                    capture_output=True)  # fmt: skip

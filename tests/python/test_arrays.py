@@ -214,7 +214,7 @@ def test_the_order_of_dimensions_in_memory_may_differ(ranks, programs):
         assert torch.equal(found, whole)
 
 
-def test_what_cannot_be_is_refused_by_name(ranks, programs):
+def test_arrays_that_cannot_be_are_refused_by_name(ranks, programs):
     with pytest.raises(libckpt.InvalidArgument, match='array "a": give offset, or flat'):
         Array("a", numpy.zeros(3), global_shape=(6,))
     with pytest.raises(libckpt.InvalidArgument, match='array "a": its buffer is a list'):

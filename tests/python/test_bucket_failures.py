@@ -105,7 +105,7 @@ def test_a_server_that_hangs_is_named_while_it_is_waited_for(server, programs):
     assert "no answer from http://127.0.0.1" in line and "s3://bucket/run" in line, line + rest
 
 
-def test_what_may_not_be_read_or_written_ends_with_1(server, run, ckpt):
+def test_a_place_that_may_not_be_read_or_written_ends_with_1(server, run, ckpt):
     server.proxy.fault = lambda method, path: "forbid"
     for command in (("ls", "s3://bucket/there"), ("cp", run, "s3://bucket/there"),
                     ("export", run, "s3://bucket/out/model.safetensors"),

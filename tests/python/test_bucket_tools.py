@@ -105,7 +105,7 @@ def test_a_killed_copy_leaves_no_upload_when_the_next_one_is_done(
 
 
 @pytest.mark.parametrize("server", BOTH, indirect=True)
-def test_of_two_copies_at_once_both_succeed(server, job, ckpt, programs, tmp_path):
+def test_two_copies_at_once_both_succeed(server, job, ckpt, programs, tmp_path):
     save(job, str(tmp_path / "run"), (1,))
     command = [programs / "ckpt", "cp", str(tmp_path / "run"), DIR]
     copies = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]

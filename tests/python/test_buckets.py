@@ -153,7 +153,7 @@ def test_a_server_that_is_away_holds_up_no_training(server, job):
 
 
 @pytest.mark.parametrize("label", ["flush.write.first", "flush.fsync.after", "manifest.before"])
-def test_what_a_killed_daemon_was_uploading_is_no_step_and_is_cleared(
+def test_an_upload_of_a_killed_daemon_is_no_step_and_is_cleared(
     server, job, ckpt, programs, monkeypatch, label
 ):
     monkeypatch.setenv("LIBCKPT_POINTS", f"{label}=kill@2")
@@ -180,7 +180,7 @@ def test_what_a_killed_daemon_was_uploading_is_no_step_and_is_cleared(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("server", BOTH, indirect=True)
-def test_of_two_daemons_that_save_the_same_steps_one_wins_each(
+def test_one_of_two_daemons_wins_each_step_that_both_save(
     server, runtime, ckpt, programs, tmp_path
 ):
     script = pathlib.Path(__file__).parent / "trainers" / "bucket_steps.py"

@@ -265,7 +265,7 @@ def test_a_new_rank_has_the_common_items_and_is_told_whose_the_others_are(ranks)
     assert [answer.items["of"] for answer in answers] == [0, 1, 0]
 
 
-def test_what_cannot_be_compared_is_logged_by_name_and_saved_all_the_same(job, caplog):
+def test_an_item_that_cannot_be_compared_is_logged_by_name_and_saved_all_the_same(job, caplog):
     session = job(raise_on_error=True)
     table = {"table": numpy.zeros(200_000)}
     assert session.save(1, table, common=["other", "table"]).outcome == "started"

@@ -210,6 +210,30 @@ def test_names_that_share_a_memory_are_loaded_both(alone, runtime):
     found = loaded(storage, "ckpt://tied/latest", a=shared, b=shared)
     assert found["a"] is found["b"] is shared
     assert torch.equal(shared, weight)
+    different = {"a": weight, "b": weight + 1}
+    dcp.save(different, checkpoint_id="ckpt://tied/step-2", storage_writer=storage)
+    with pytest.raises(BaseException, match='"a" and "b" share memory here but differ there'):
+        loaded(storage, "ckpt://tied/latest", a=shared, b=shared)
+    found = loaded(storage, "ckpt://tied/latest", a=torch.zeros(6), b=torch.zeros(6))
+    assert all(torch.equal(found[name], value) for name, value in different.items())
+
+
+def test_a_load_into_a_tensor_that_is_conjugated_or_negated_when_read(alone, runtime, tmp_path):
+    storage = alone("ckpt://lazy", raise_on_error=True)
+    saved = {"conj": torch.randn(6, dtype=torch.complex64), "neg": torch.randn(4)}
+    lazy = {"conj": torch.randn(6, dtype=torch.complex64).conj(),
+            "neg": torch.randn(4, dtype=torch.complex64).conj().imag}  # fmt: skip
+    assert lazy["conj"].is_conj() and lazy["neg"].is_neg()
+    plain = {name: torch.zeros_like(tensor) for name, tensor in saved.items()}
+    for step, (given, wanted) in enumerate([(saved, lazy), (lazy, plain)], 1):
+        expected = {name: tensor.clone() for name, tensor in given.items()}
+        for base in ("ckpt://lazy", tmp_path):
+            place = f"{base}/step-{step}"
+            dcp.save(dict(given), checkpoint_id=place, storage_writer=storage)
+            found = loaded(storage, place, **wanted)
+            for name, tensor in expected.items():
+                assert found[name] is wanted[name]
+                assert torch.equal(found[name], tensor), (name, base)
 
 
 def test_a_tensor_that_another_rank_was_given_to_save_is_not_missed(alone, runtime, caplog):

@@ -72,7 +72,7 @@ class Broken(DefaultSavePlanner):
         raise TypeError("no such value")
 
 
-def test_what_a_planner_raises_does_not_go_into_training(alone, runtime, caplog):  # noqa: F811
+def test_an_error_of_a_planner_does_not_go_into_training(alone, runtime, caplog):  # noqa: F811
     storage, state = alone("ckpt://job"), {"value": torch.ones(3)}
     dcp.save(state, checkpoint_id="ckpt://job/step-1", storage_writer=storage, planner=Broken())
     assert "job/step-1 was not captured: TypeError: no such value" in caplog.text

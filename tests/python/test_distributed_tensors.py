@@ -97,7 +97,7 @@ session.close()
     of_one_rank(program)
 
 
-def test_what_was_not_trained_has_no_state_and_is_restored(of_one_rank):
+def test_a_parameter_that_was_not_trained_has_no_state_and_is_restored(of_one_rank):
     program = """
 def items(value):
     parts = torch.nn.ParameterDict({name: parameter(value) for name in ("trained", "frozen")})

@@ -238,13 +238,13 @@ def test_an_error_names_what_it_is_about_and_what_to_do(job, do, kind, text):
         ("failed", r'session\.counts\(\)\["last_error"\]'),
     ],
 )
-def test_who_waits_for_a_save_that_was_none_is_told_why(job, outcome, text):
+def test_a_wait_for_a_save_that_was_none_says_why(job, outcome, text):
     ticket = libckpt.Ticket(job(), 3, outcome, 0.0)
     with pytest.raises(libckpt.NotFound, match=f"step 3 will not be captured: its save .*{text}"):
         ticket.captured.result(30)
 
 
-def test_who_waits_for_a_step_that_no_save_brings_is_told_at_once_and_why(job):
+def test_a_wait_for_a_step_that_no_save_brings_fails_at_once_and_says_why(job):
     session, began = job(save_mem_interval=10), time.monotonic()
     session.save(10, {"weight": torch.zeros(4)})
     session.wait(10, "captured")
@@ -295,7 +295,7 @@ def test_a_failing_save_is_counted_and_told_but_does_not_raise(job, caplog):
     session.save(7, {"fine": 1}).captured.result(30)
 
 
-def test_what_a_state_dict_raises_does_not_reach_training(job):
+def test_an_error_of_a_state_dict_does_not_reach_training(job):
     class Broken:
         def state_dict(self):
             raise ZeroDivisionError("mine")
@@ -369,7 +369,7 @@ def test_a_full_disk_does_not_stop_what_memory_does(job, small_disk):
     assert session.status()["durable"] is None
 
 
-def test_who_loads_what_a_full_disk_keeps_waiting_is_told(small_disk, runtime, monkeypatch):
+def test_a_load_of_files_that_a_full_disk_keeps_waiting_says_so(small_disk, runtime, monkeypatch):
     monkeypatch.setattr(_publish_queue, "SILENT_MAX", 0.05)
     path, filler = small_disk / "one.pt", small_disk / "filler"
     libckpt.torch.save(torch.zeros(100_000), path)

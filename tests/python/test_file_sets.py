@@ -122,7 +122,7 @@ def test_a_commit_returns_when_the_daemon_has_it_whatever_happens_then(open_sets
     assert waited[0] == ("captured", [])  # It is marked as captured after that.
 
 
-def test_what_is_captured_is_what_it_was_then(open_sets, tmp_path):
+def test_an_object_is_captured_as_it_was_then(open_sets, tmp_path):
     sets = open_sets()
     weights = torch.zeros(100_000)
     fileset = sets.begin("a")
@@ -255,7 +255,7 @@ def test_an_object_with_a_state_dict_is_itself_in_its_file(open_sets, tmp_path):
     assert found.number == 3
 
 
-def test_what_stock_torch_cannot_save_raises_as_there_and_the_next_set_comes(open_sets, tmp_path):
+def test_an_object_that_torch_cannot_save_raises_and_the_next_set_comes(open_sets, tmp_path):
     sets = open_sets()
     fileset = sets.begin("bad")
     fileset.objects["bad.pt"] = {"function": lambda: 1}
@@ -280,7 +280,7 @@ class OnlyStock:
         return (int, (5,))
 
 
-def test_what_cannot_be_captured_is_written_by_stock_torch(open_sets, tmp_path, caplog):
+def test_a_set_that_cannot_be_captured_is_written_by_stock_torch(open_sets, tmp_path, caplog):
     sets = open_sets()
     fileset = sets.begin("a")
     OnlyStock.refuses = True
@@ -331,7 +331,7 @@ def test_a_full_disk_on_publishing_loses_that_set_only(open_sets, tmp_path, monk
     assert number_of(out / "a") == 3
 
 
-def test_what_a_killed_run_had_captured_comes_with_the_next_start(open_sets, tmp_path):
+def test_a_killed_runs_captured_set_comes_with_the_next_start(open_sets, tmp_path):
     sets, out = open_sets(), tmp_path / "out"
     save(sets, "a", 1)
     save(sets, "b", 2)
@@ -361,7 +361,7 @@ def refuses(monkeypatch):
 
 
 @pytest.mark.parametrize("call", ["settle", "save"])
-def test_what_a_full_disk_refused_at_the_start_comes_with_the_next_call(
+def test_files_that_a_full_disk_refused_at_the_start_come_with_the_next_call(
     open_sets, tmp_path, refuses, caplog, call
 ):
     sets, out = open_sets(), tmp_path / "out"
@@ -383,7 +383,7 @@ def test_what_a_full_disk_refused_at_the_start_comes_with_the_next_call(
     assert os.listdir(sets.work.directory) == []
 
 
-def test_what_a_full_disk_refused_comes_with_a_later_start(open_sets, tmp_path, refuses):
+def test_files_that_a_full_disk_refused_come_with_a_later_start(open_sets, tmp_path, refuses):
     sets, out = open_sets(), tmp_path / "out"
     save(sets, "a", 1)
     die(sets)
@@ -395,7 +395,7 @@ def test_what_a_full_disk_refused_comes_with_a_later_start(open_sets, tmp_path, 
     _resuming.is_memory_newest(None, None, None, -1)
 
 
-def test_what_never_comes_to_storage_is_waited_for_and_named(
+def test_a_step_that_never_comes_to_storage_is_waited_for_and_named(
     open_sets, tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr(_leftovers, "FINISH_DEADLINE", 0.1)
@@ -416,7 +416,7 @@ def test_what_never_comes_to_storage_is_waited_for_and_named(
     assert f"had captured files for {tmp_path / 'out'}: the daemon is waited for" in caplog.text
 
 
-def test_what_a_newer_step_has_overtaken_is_not_waited_for(tmp_path, monkeypatch):
+def test_a_step_that_a_newer_one_has_overtaken_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(_storage, "steps", lambda _: [(200, tmp_path / "step-000000200")])
     ends = time.monotonic() + 60
     assert _leftovers.await_step(tmp_path, 100, ends) == (None, None)
@@ -514,7 +514,7 @@ def test_files_of_all_ranks_appear_together(trainer, tmp_path, ranks):
     assert not re.findall(r"^r[12] is", said, re.M)
 
 
-def test_of_what_a_rank_gave_up_nothing_is_seen_and_the_next_set_comes(trainer, tmp_path):
+def test_nothing_is_seen_of_a_set_that_a_rank_gave_up_and_the_next_one_comes(trainer, tmp_path):
     out = tmp_path / "out"
     # A set may overtake the one before on a slow disk: the second waits until the first is there.
     calls = [["give up", "a", 1], ["save", "b", 2], ["settle"]]

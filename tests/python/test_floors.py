@@ -55,7 +55,7 @@ def imports_of(source):
 
 
 def own_imports(source, modules):
-    """Of those, the modules of the package; of "from package import module" the module alone."""
+    """The modules of the package among them; for "from package import module" the module alone."""
     names = [name for name in imports_of(source) if name.startswith("libckpt.")]
     names = [name.removeprefix("libckpt.") for name in names]
     for name in names:

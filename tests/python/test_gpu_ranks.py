@@ -185,7 +185,7 @@ def test_without_gpus_or_by_a_setting_nothing_is_opened_or_said(
 
 @pytest.mark.parametrize("rank", range(3))
 @pytest.mark.parametrize("call", ["open", "join", "broadcast", "damage", "make_id"])
-def test_what_fails_on_one_rank_is_sent_again_on_all_with_one_warning(scene, caplog, rank, call):
+def test_a_send_that_fails_on_one_rank_is_made_again_on_all_and_logged(scene, caplog, rank, call):
     if call == "make_id" and rank != 0:
         pytest.skip("rank 0 makes the id")
     kind = errors.Unsupported if call == "open" else errors.Unavailable

@@ -41,7 +41,7 @@ def references(optimizers):
     return [weakref.ref(optimizer) for optimizer in optimizers]
 
 
-def test_what_one_call_tells_is_what_each_tensor_says(optimizers):
+def test_one_call_gives_the_same_ranges_as_asking_each_tensor(optimizers):
     given = references(optimizers)
     assert _guarded_memory.GuardedMemory().ranges(given) == _guarded_memory.ranges_one_by_one(given)
     assert _guarded_memory.GuardedMemory().ranges([]) == {}
@@ -83,7 +83,7 @@ def has_a_tensor_that_tells_nothing(optimizers):
 @pytest.mark.parametrize(
     "change", [replace_state, replace_data, drop_optimizer, add_group, may_be_replayed]
 )
-def test_what_changes_is_seen(optimizers, change):
+def test_a_change_is_seen(optimizers, change):
     owned, given = _guarded_memory.GuardedMemory(), references(optimizers)
     before = owned.ranges(given)
     change(optimizers)

@@ -265,7 +265,7 @@ def test_room_that_was_prepared_takes_the_first_save(open_job):
     assert_same(checkpointer.restore(tree).tree, tree)
 
 
-def test_what_lay_anywhere_goes_to_any_device_again(open_job):
+def test_an_array_that_lay_anywhere_goes_to_any_device_again(open_job):
     tree = {"w": put(numpy.ones((4, 4), "f4"), mesh(4), "a"), "count": jnp.int32(3),
             "key": jax.random.key(1)}  # fmt: skip
     checkpointer = open_job()
@@ -394,7 +394,7 @@ def test_keys_and_numbers_are_not_taken_for_one_another(open_job):
         checkpointer.restore({"data": key})
 
 
-def test_what_is_not_there_is_refused_by_name(open_job):
+def test_a_leaf_that_is_not_there_is_refused_by_name(open_job):
     checkpointer = open_job()
     with pytest.raises(libckpt.NotFound):
         checkpointer.restore({"x": jnp.zeros(3)})

@@ -30,6 +30,6 @@ def test_a_tree_comes_from_the_place_that_is_named(open_job, tmp_path):  # noqa:
     assert checkpointer.restore_or(tree(0), source="memory")[0] == older
 
 
-def test_what_is_no_place_is_refused(open_job):  # noqa: F811
+def test_a_source_that_is_no_place_is_refused(open_job):  # noqa: F811
     with pytest.raises(libckpt.InvalidArgument, match="source 'disk'"):
         open_job().restore({}, source="disk")

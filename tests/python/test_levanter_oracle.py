@@ -172,7 +172,7 @@ def test_a_configuration_of_diagnostics_that_is_not_enabled_changes_nothing(
 
 
 @pytest.mark.parametrize("is_shape", [False, True])
-def test_what_a_checkpoint_lacks_may_stay_as_it_is(runtime, tmp_path, is_shape):
+def test_a_leaf_that_a_checkpoint_lacks_may_stay_as_it_is(runtime, tmp_path, is_shape):
     made = levanter.Checkpointer(tmp_path, None, [levanter.CheckpointInterval(1)])
     made.load_or({"a": jnp.zeros(4)})
     made.on_step(tree={"a": jnp.ones(4)}, step=1)

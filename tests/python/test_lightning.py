@@ -410,7 +410,7 @@ def save_instead(io, path, old):
 
 
 @pytest.mark.parametrize("has_memory", [True, False])
-def test_what_a_killed_run_had_captured_is_put_in_its_place(io, tmp_path, has_memory):
+def test_a_killed_runs_captured_files_are_put_in_their_place(io, tmp_path, has_memory):
     """If memory had the step, too: else neither the file comes, nor the older one goes."""
     path, old = tmp_path / "a.ckpt", tmp_path / "old.ckpt"
     save_instead(io, path, old)
@@ -483,7 +483,7 @@ def test_a_file_that_came_before_its_note_was_written_leaves_none(io, tmp_path):
     assert not list((tmp_path / ".libckpt").rglob("lightning-work/*.json"))
 
 
-def test_what_cannot_be_captured_is_saved_by_stock_lightning(io, tmp_path, monkeypatch, caplog):
+def test_a_checkpoint_that_is_not_captured_is_saved_by_lightning(io, tmp_path, monkeypatch, caplog):
     def refuse(*_, **__):
         raise libckpt.Unavailable("no daemon")
 

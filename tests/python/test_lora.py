@@ -114,7 +114,7 @@ def test_three_percent_are_sent_where_one_is_trained(start):
 
 
 @pytest.mark.slow
-def test_what_is_written_is_that_and_what_is_written_anew(sharing_disk, start):
+def test_only_changed_bytes_and_a_small_rest_are_written(sharing_disk, start):
     log = start(2, True, sharing_disk / "job", shape=LARGE).finish()
     check_shares(log, "flushed", SHARE_MAX + REWRITTEN)
 
@@ -124,7 +124,7 @@ AS_GIVEN = ["0.weight", "1.weight", "2.weight", "0.bias", "1.bias", "2.bias"]
 
 
 @pytest.mark.parametrize(("skips", "order"), [(True, APART), (False, AS_GIVEN)])
-def test_what_is_frozen_lies_apart_without_a_guard(job, tmp_path, skips, order):
+def test_frozen_parameters_lie_apart_without_a_guard(job, tmp_path, skips, order):
     session = job(dir=tmp_path / "saved", skip_unchanged=skips)
     layers = [torch.nn.Linear(32, 32).requires_grad_(number == 1) for number in range(3)]
     ticket = session.save(1, {"model": torch.nn.Sequential(*layers)}, wait=60)

@@ -131,6 +131,6 @@ def test_the_manifest_names_members_so_that_anyone_finds_their_files(saved):
     assert kinds[files["optimizer.pt"].name] == "torch"
 
 
-def test_what_cannot_be_pickled_is_refused_by_name(job):
+def test_an_object_that_cannot_be_pickled_is_refused_by_name(job):
     with pytest.raises(libckpt.InvalidArgument, match=r'"x\.pt" is a dict and cannot be pickled'):
         job(allow_pickle=True).save(1, {"x.pt": libckpt.TorchMember({"f": lambda: 0})})

@@ -138,7 +138,7 @@ def test_memory_that_is_replaced_after_a_capture_is_gone(job, is_guarded):
     assert memory() is None
 
 
-def test_what_was_prepared_for_is_not_kept(job):
+def test_a_tensor_that_was_prepared_for_is_not_kept(job):
     parameter, memory = watched((64, 64))
     session = job().guard(torch.optim.SGD([parameter], lr=0.1))
     session.prepare({"weight": parameter})

@@ -121,7 +121,7 @@ def write_in_another_mode(tensor):
 @pytest.mark.parametrize(
     "write", [write_by_hand, write_a_view, write_through_an_alias, write_in_another_mode]
 )
-def test_what_is_seen_is_whole_whenever_the_write_comes(job, write):
+def test_a_committed_step_is_whole_whenever_the_write_comes(job, write):
     parameter = torch.nn.Parameter(torch.zeros(LARGE))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     session = job().guard(optimizer)
@@ -141,7 +141,7 @@ def test_what_is_seen_is_whole_whenever_the_write_comes(job, write):
             assert found.min() == found.max() == step
 
 
-def test_whoever_trains_judges_a_capture_by_asking_where_it_is(job):
+def test_the_training_thread_judges_a_capture_by_asking_where_it_is(job):
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     session = job().guard(optimizer)
@@ -150,7 +150,7 @@ def test_whoever_trains_judges_a_capture_by_asking_where_it_is(job):
     assert session.counts()["captured"] == 1
 
 
-def test_whoever_only_asks_accepts_no_capture_whose_tensors_were_written(job):
+def test_a_thread_that_only_asks_accepts_no_capture_whose_tensors_were_written(job):
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     session = job().guard(optimizer)
@@ -271,7 +271,7 @@ def test_a_member_is_guarded_by_the_counts_of_its_tensors(job):
     assert torch.equal(saved(session, step, items)["model.pt"]["weight"], before)
 
 
-def test_what_nobody_counts_is_copied_before_the_save_returns(job):
+def test_a_tensor_whose_writes_nobody_counts_is_copied_before_the_save_returns(job):
     with torch.inference_mode():
         tensor = torch.ones(4)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(4))], lr=0.1)
@@ -294,7 +294,7 @@ def test_a_close_settles_what_it_finds(job, tmp_path):
     assert again.restore().step == 1
 
 
-def test_what_another_thread_saved_is_judged_by_that_or_once_it_has_ended(job):
+def test_a_save_of_another_thread_is_judged_by_that_or_once_it_has_ended(job):
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     session = job().guard(optimizer)

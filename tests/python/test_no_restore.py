@@ -68,7 +68,7 @@ def test_a_first_save_without_a_restore_replaces_nothing(job, tmp_path, caplog):
     assert steps_in(directory) == [30, 31]
 
 
-def test_whoever_says_so_begins_without_it(job, tmp_path):
+def test_a_training_begins_without_a_step_when_its_program_says_so(job, tmp_path):
     directory = trained(job, tmp_path)
     session = job(dir=str(directory), max_ckpt_num=2, save_storage_interval=1)
     session.start_fresh()

@@ -118,7 +118,7 @@ def nested(depth, kind):
     return value
 
 
-def test_what_is_deep_comes_back_or_is_refused(job):
+def test_a_deep_item_comes_back_or_is_refused(job):
     session = job()
     kinds = {"list": lambda v: [v], "text": lambda v: {"k": v}, "mixed": lambda v: ({1: v},)}
     deep = {name: nested(49, kind) for name, kind in kinds.items()}
@@ -129,7 +129,7 @@ def test_what_is_deep_comes_back_or_is_refused(job):
             session.save(2, {name: nested(2000, kind)})
 
 
-def test_what_contains_itself_is_refused(job):
+def test_an_item_that_contains_itself_is_refused(job):
     endless = {}
     endless["again"] = [endless]
     with pytest.raises(libckpt.InvalidArgument, match='"x.again.0.*contains itself'):
@@ -213,7 +213,7 @@ def test_a_step_that_is_none_is_refused(job):
 # --- The targets of a restore ---
 
 
-def test_what_is_nested_is_filled_where_it_is(job):
+def test_a_nested_tensor_is_filled_where_it_is(job):
     model, other = torch.nn.Linear(3, 3), torch.nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters())
     inner = [torch.nn.Linear(1, 1)]
@@ -391,7 +391,7 @@ def test_a_state_dict_that_nobody_loads_is_named(job, caplog):
     assert '"run.model" is the state_dict() of a module, which has no bias' in caplog.text
 
 
-def test_what_cannot_be_written_is_refused_before_anything_is(job):
+def test_a_tensor_that_cannot_be_written_is_refused_before_anything_is(job):
     session = job()
     session.save(1, {"a": torch.ones(3), "b": torch.ones(2, 3)}).captured.result(30)
     kept = torch.zeros(3)
@@ -402,6 +402,21 @@ def test_what_cannot_be_written_is_refused_before_anything_is(job):
     locked.flags.writeable = False
     with pytest.raises(libckpt.InvalidArgument, match='"a" cannot be filled: .*read-only'):
         session.restore({"a": locked, "b": torch.zeros(2, 3)})
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (torch.zeros(3, dtype=torch.complex64).conj(), "resolve_conj"),
+        (torch.zeros(3, dtype=torch.complex64).conj().imag, "resolve_neg"),
+        (torch.zeros(6)[::2], "it has gaps"),
+    ],
+    ids=["conjugated", "negated", "gaps"],
+)
+def test_an_array_that_cannot_be_filled_as_it_lies_is_refused_with_the_reason(job, given, reason):
+    array = libckpt.Array("a", given, global_shape=(3,), offset=(0,))
+    with pytest.raises(libckpt.InvalidArgument, match=f'"a" cannot be filled: .*{reason}'):
+        job().restore(arrays=[array])
 
 
 def test_a_restore_that_fails_at_an_object_tells_that_the_model_was_overwritten(job):
@@ -419,7 +434,7 @@ def test_a_restore_that_fails_at_an_object_tells_that_the_model_was_overwritten(
         session.restore({"model": model, "picky": Picky()})
 
 
-def test_what_is_nested_is_compared_as_all_else(job):
+def test_a_nested_tensor_is_compared_as_all_others(job):
     session = job()
     session.save(1, {"run": {"a": torch.nn.Linear(3, 3)}}).captured.result(30)
     with pytest.raises(libckpt.InvalidArgument, match=r'"run\.a\.weight" is F32 \[3, 4\] here'):
@@ -465,7 +480,7 @@ def test_objects_are_filled_where_they_are(job):
     assert items["records"]["a"] == 1
 
 
-def test_what_cannot_be_filled_is_told(job, caplog):
+def test_an_object_that_cannot_be_filled_is_named(job, caplog):
     class NoLoad:
         def state_dict(self):
             return {"a": 1}
@@ -513,7 +528,7 @@ def test_an_optimizer_of_another_model_is_named(job):
         session.restore({"opt": optimizer(3)})
 
 
-def test_what_cannot_be_unpickled_is_told(job, monkeypatch):
+def test_an_object_that_cannot_be_unpickled_is_named(job, monkeypatch):
     session = job(allow_pickle=True)
     session.save(1, {"x": Progress(1)}).captured.result(30)
     monkeypatch.delitem(globals(), "Progress")

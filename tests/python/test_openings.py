@@ -33,7 +33,7 @@ def test_where_one_rank_opens_nothing_the_others_let_go_and_name_its_reason():
     assert sorted(dropped) == [0, 2]
 
 
-def test_what_all_ranks_open_each_of_them_has():
+def test_each_rank_has_its_own_of_what_all_open():
     assert on_ranks(2, lambda ranks: _launch.opened(ranks, str, ranks.rank)) == ["0", "1"]
 
 

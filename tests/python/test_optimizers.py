@@ -101,7 +101,7 @@ def test_wrappers_leave_no_trace_in_names(how):
 
 @pytest.mark.parametrize("of_old", [False, True], ids=["today", "before names were plain"])
 @pytest.mark.parametrize("how", HOWS)
-def test_what_a_wrapper_saved_comes_back_without_it_and_back(job, monkeypatch, how, of_old):
+def test_a_wrapped_optimizers_state_comes_back_wrapped_or_not(job, monkeypatch, how, of_old):
     from libckpt.adapters.torch import _modules, _optimizers
 
     first, second = make(1), make(2)

@@ -57,7 +57,7 @@ def test_so_has_the_trainer(of_the_library, name):
 
 
 @pytest.mark.parametrize("name", ["init", "TrainerWrapper", "Callback"])
-def test_what_is_no_option_is_refused_by_name(name):
+def test_an_unknown_option_is_refused_by_name(name):
     module = libckpt
     if name != "init":
         pytest.importorskip("transformers")

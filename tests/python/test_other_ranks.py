@@ -134,7 +134,7 @@ def test_a_step_that_is_named_leaves_the_newer_ones_until_one_is_published(publi
     assert published.restore(1) == 12
 
 
-def test_what_was_published_after_a_rollback_is_restored(published):
+def test_a_step_that_was_published_after_a_rollback_is_restored(published):
     sessions = roll_back(published, 10)
     published.publish(sessions, 12)
     published.forget(sessions)
@@ -161,7 +161,7 @@ def test_a_damaged_manifest_costs_one_step_and_is_named(published, caplog):
     assert published.restore(1, step=10) == 10
 
 
-def test_what_a_damaged_step_has_overwritten_is_not_trained_on(other):
+def test_tensors_that_a_damaged_step_has_overwritten_are_not_trained_on(other):
     sessions = other.open(2)
     other.publish(sessions, 15)
     other.publish(sessions, 20, extra=torch.ones(5))

@@ -115,7 +115,7 @@ def test_other_ranks_write_nothing(terminal):
     assert read() == ""
 
 
-def test_what_the_bar_raises_is_raised_when_all_bytes_are_there(job, terminal, monkeypatch):
+def test_an_error_of_the_bar_is_raised_when_all_bytes_are_there(job, terminal, monkeypatch):
     """As when somebody presses ^C while it is drawn."""
 
     def interrupt(_, phase, *__):
@@ -234,7 +234,7 @@ def test_a_narrow_terminal_has_the_line_in_one_row(monkeypatch, columns):
     assert line.endswith("10% of 10.0 GiB, 1.0 GiB/s, 9 s left") == (columns >= 67)
 
 
-def test_who_waits_is_told_for_whom(monkeypatch):
+def test_a_wait_names_the_ranks_that_it_waits_for(monkeypatch):
     line = drawn(monkeypatch, 200, (2.0, ("waiting", 0, 0, "", "rank 1 is not attached")))
     assert line == "libckpt: restore: rank 1 is not attached"
 

@@ -65,7 +65,7 @@ def check_no_more(saves, expected):
         assert all(count <= theirs.get(group, 0) for group, count in ours.items()), (ours, theirs)
 
 
-def test_what_a_call_begins_is_seen(cluster):
+def test_the_work_that_a_call_begins_is_seen(cluster):
     """Else all the others would prove nothing."""
     log = cluster("sharded.py", "sharded:digest").start("AA", "job", STEPS).finish()
     assert all(found["0"] > 0 for rank in (0, 1) for found in begun(log, "digest", rank))
@@ -78,7 +78,7 @@ def test_what_a_call_begins_is_seen(cluster):
      pytest.param("ranks.py", {}, marks=SLOW)],
     ids=["fsdp2", "fsdp2-dir", "hsdp", "ddp"],
 )  # fmt: skip
-def test_of_a_session(cluster, tmp_path, program, more):
+def test_captures_of_a_session_begin_no_work_beside_it(cluster, tmp_path, program, more):
     places = [tmp_path / "dir"] if "dir" in more else []
     more = {name: value for name, value in more.items() if name.isupper()}
     calls = ("Session.save_checkpoint_if_needed", "Session.finish_capture")
@@ -88,7 +88,7 @@ def test_of_a_session(cluster, tmp_path, program, more):
 
 
 @SLOW
-def test_of_a_save_through_dcp(cluster):
+def test_a_save_through_dcp_is_quiet(cluster):
     """DCP itself tells the ranks' plans to one another, on the group that it was given."""
     own = ("set_up_storage_writer", "prepare_local_plan", "prepare_global_plan", "write_data",
            "finish", "stage", "synchronize_staging")  # fmt: skip
@@ -104,7 +104,7 @@ def test_of_a_save_through_dcp(cluster):
 
 @SLOW
 @pytest.mark.parametrize("stage", [0, 1, 3])
-def test_of_an_engine_of_deepspeed_and_its_folders(watching, tmp_path, stage):
+def test_an_engine_of_deepspeed_and_its_folders_are_quiet(watching, tmp_path, stage):
     pytest.importorskip("deepspeed")
     import test_deepspeed
 
@@ -126,7 +126,7 @@ def test_of_an_engine_of_deepspeed_and_its_folders(watching, tmp_path, stage):
 
 @SLOW
 @pytest.mark.parametrize("options", [{}, {"distributed": False}], ids=["distributed", "plain"])
-def test_of_megatron_and_its_folders(cluster, tmp_path, options):
+def test_megatron_and_its_folders_are_quiet(cluster, tmp_path, options):
     pytest.importorskip("megatron.core")
     gather = "DistributedOptimizer.get_parameter_state_dp_zero"
     job = cluster("gpt.py", "libckpt.megatron._easy:EasyCkpt.capture",
@@ -142,7 +142,7 @@ def test_of_megatron_and_its_folders(cluster, tmp_path, options):
 
 @SLOW
 @pytest.mark.parametrize("more", [{}, {"sharded": True}], ids=["ddp", "fsdp2"])
-def test_of_a_loop_of_accelerate_and_its_folders(watching, tmp_path, more):
+def test_a_loop_of_accelerate_and_its_folders_are_quiet(watching, tmp_path, more):
     pytest.importorskip("accelerate")
     import test_accelerate
 
@@ -159,7 +159,7 @@ def test_of_a_loop_of_accelerate_and_its_folders(watching, tmp_path, more):
 
 
 @SLOW
-def test_of_a_fit_of_lightning_and_its_files(watching, tmp_path):
+def test_a_fit_of_lightning_and_its_files_are_quiet(watching, tmp_path):
     pytest.importorskip("lightning.pytorch")
     import test_lightning
 
@@ -175,7 +175,7 @@ def test_of_a_fit_of_lightning_and_its_files(watching, tmp_path):
 
 @SLOW
 @pytest.mark.parametrize("case", ["ddp", "zero-3", "fsdp"])
-def test_of_a_trainer_of_transformers(watching, tmp_path, case):
+def test_a_trainer_of_transformers_is_quiet(watching, tmp_path, case):
     pytest.importorskip("transformers")
     import test_sharded_trainers as trainers
 
@@ -189,7 +189,7 @@ def test_of_a_trainer_of_transformers(watching, tmp_path, case):
 
 @SLOW
 @pytest.mark.parametrize("case", ["ddp", "zero-3", "fsdp"])
-def test_of_the_folders_of_a_trainer_of_transformers(watching, tmp_path, case):
+def test_the_folders_of_a_trainer_of_transformers_are_quiet(watching, tmp_path, case):
     """Ranks that are not sharded wait for one another, before and behind their files."""
     pytest.importorskip("transformers")
     import test_sharded_trainers as trainers
@@ -212,7 +212,7 @@ def test_of_the_folders_of_a_trainer_of_transformers(watching, tmp_path, case):
 
 
 @SLOW
-def test_of_a_manager_of_torchtitan(cluster, tmp_path):
+def test_a_manager_of_torchtitan_is_quiet(cluster, tmp_path):
     pytest.importorskip("torchtitan")
     job = cluster("titan.py", "libckpt.torchtitan:CheckpointManager._save")
     options = json.dumps({"interval": 100})

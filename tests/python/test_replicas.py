@@ -127,7 +127,7 @@ def test_buffers_that_are_not_broadcast_are_each_rank_s_own():
         assert said["model.6.weight"] is not None
 
 
-def test_what_the_wrapper_was_told_to_ignore_is_each_rank_s_own():
+def test_parameters_that_the_wrapper_ignores_are_each_ranks_own():
     ignored = {"parameters_to_ignore": {"0.weight", "6.running_var"}}
     for said, names in Ranks(2, wrap=lambda model: wrapped(model, **ignored)).at(1):
         assert {name for name, owner in said.items() if owner is None and "model" in name} == {
@@ -152,7 +152,7 @@ def test_the_state_of_declared_parameters_is_shared_and_no_other():
         assert unshared == {f"optimizer.state.14.{k}" for k in ("step", "exp_avg", "exp_avg_sq")}
 
 
-def test_what_differs_is_named_and_each_rank_captures_it_itself(caplog):
+def test_a_tensor_that_differs_is_named_and_each_rank_captures_its_own(caplog):
     def change(rank, model):
         with torch.no_grad():
             model[2].weight[3, 5] += rank * 1e-6
@@ -164,7 +164,7 @@ def test_what_differs_is_named_and_each_rank_captures_it_itself(caplog):
     assert '"model.2.weight" differ(s) between ranks' in caplog.text
 
 
-def test_what_a_rank_has_not_the_others_capture_themselves():
+def test_a_tensor_that_one_rank_lacks_is_captured_by_each_of_the_others():
     def change(rank, model):
         if rank == 1:
             model[4].bias = None
@@ -209,7 +209,7 @@ def drift(rank, name):
         rank.items["model"].module.get_parameter(name).add_(1e-6)
 
 
-def test_what_drifts_apart_is_found_at_the_next_save_to_storage(caplog):
+def test_copies_that_drift_apart_are_found_at_the_next_save_to_storage(caplog):
     ranks = Ranks(3, interval="10")
     owner = ranks.at(1)[0][0]["model.2.weight"]
     drift(ranks.all[1], "2.weight")
@@ -298,7 +298,7 @@ def test_a_store_that_fails_costs_a_line_in_the_log(caplog):
     assert caplog.text.count("connection lost") == 1
 
 
-def test_what_one_rank_cannot_do_ends_it_for_all():
+def test_a_failure_of_one_rank_ends_it_for_all():
     def work(ranks):
         ranks.agree("start", None)
         ranks.agree("end", errors.Corruption("bad bytes") if ranks.rank == 1 else None)

@@ -80,7 +80,7 @@ def test_a_scaler_comes_back_as_it_was(job, kind, options, is_used):
         assert fresh.scale(torch.ones(1)).item() == state["scale"]
 
 
-def test_what_changes_after_the_save_is_not_in_it(job):
+def test_a_change_after_the_save_is_not_in_it(job):
     scaler, session = scaler_of(), job()
     state = scaler.state_dict()
     session.save(1, {"scaler": scaler})

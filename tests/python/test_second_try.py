@@ -30,7 +30,7 @@ def run(tmp_path):
     return run_some
 
 
-def test_what_fails_once_passes_and_is_named(run):
+def test_a_test_that_fails_once_passes_and_is_named(run):
     wanted = "test_passes or two or ends"
     said, output = run(wanted, "--twice", status=0)
     names = ["test_fails_as_it_ends", "test_fails_once[2 of two]"]
@@ -39,7 +39,7 @@ def test_what_fails_once_passes_and_is_named(run):
     assert "the first failure of 2 of two" in output
 
 
-def test_what_fails_twice_fails(run):
+def test_a_test_that_fails_twice_fails(run):
     said, _ = run("test_passes or always", "--twice", status=1)
     name = "test_fails_always"
     assert said == [("FAILED", name), ("failed again", name), ("ok", "test_passes")]

@@ -4,15 +4,25 @@ Method: a state_dict() or a function of metrics raises the signal itself, so tha
 within the save; and the call's own end is interrupted.
 """
 
+import ast
+import builtins
 import functools
+import os
+import pathlib
 import signal
 import sys
+import threading
+import types
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import libckpt  # noqa: E402
 from libckpt import errors  # noqa: E402
+from libckpt.core import _restore, _resuming, _turn  # noqa: E402
+from libckpt.core.files import _publish_queue  # noqa: E402
+from libckpt.dcp import _capturing  # noqa: E402
 
 
 class Preempted(Exception):
@@ -95,16 +105,9 @@ def test_a_save_that_fails_after_the_library_was_asked_is_logged(job, monkeypatc
 
 def test_ctrl_c_at_the_end_of_a_call_refuses_no_later_one(job):
     session = job()
-
-    def interrupt(frame, event, _):
-        code = frame.f_code
-        if (event, code.co_name) == ("call", "__exit__") and code.co_filename.endswith("_turn.py"):
-            sys.settrace(None)
-            raise KeyboardInterrupt
-
     items = {"w": torch.zeros(3)}
     before = sys.gettrace()
-    sys.settrace(interrupt)
+    interrupt_at("__exit__", "_turn.py")
     try:
         with pytest.raises(KeyboardInterrupt):
             session.save(1, items, wait=20)
@@ -122,3 +125,197 @@ def test_a_jobs_name_may_be_a_number(job):
     assert session.save(1, {"w": torch.zeros(3)}, wait=20)
     with pytest.raises(errors.InvalidArgument, match="option job"):
         job(5.5)
+
+
+def interrupt_at(name, file, count=1):
+    """Raises KeyboardInterrupt as a function of that name begins for the count-th time."""
+    seen = []
+
+    def interrupt(frame, event, _):
+        code = frame.f_code
+        if (event, code.co_name) == ("call", name) and code.co_filename.endswith(file):
+            seen.append(frame)
+            if len(seen) == count:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+
+    sys.settrace(interrupt)
+
+
+@pytest.mark.parametrize(("name", "count"), [("__enter__", 1), ("_replace", 4), ("__exit__", 1)])
+def test_ctrl_c_at_the_ends_of_a_block_leaves_nothing_replaced(runtime, tmp_path, name, count):
+    stock = (builtins.open, os.stat, os.rename, torch.save)
+    before = sys.gettrace()
+    interrupt_at(name, "_collector.py", count)
+    try:
+        with (
+            pytest.raises(KeyboardInterrupt),
+            libckpt.torch.checkpoint(tmp_path / "dir", step=1) as folder,
+        ):
+            (folder / "a").write_text("1")
+    finally:
+        sys.settrace(before)
+    assert (builtins.open, os.stat, os.rename, torch.save) == stock
+    with libckpt.torch.checkpoint(tmp_path / "dir", step=2) as folder:
+        (folder / "a").write_text("2")
+    libckpt.torch.wait()
+    assert (tmp_path / "dir" / "a").read_text() == "2"
+    for box in list(_publish_queue._queues):  # So that its daemon ends.
+        box.close()
+    libckpt.torch._queues.by_directory.clear()
+
+
+class Interrupted:
+    """A lock that has just been taken when Ctrl-C comes, once."""
+
+    def __init__(self, lock):
+        self._lock, self._is_due = lock, True
+
+    def __getattr__(self, name):
+        return getattr(self._lock, name)
+
+    def acquire(self, **options):
+        taken = self._lock.acquire(**options)
+        if self._is_due:
+            self._is_due = False
+            raise KeyboardInterrupt
+        return taken
+
+
+def test_ctrl_c_as_a_save_takes_its_turn_makes_no_other_thread_wait(monkeypatch):
+    lock = threading.RLock()
+    monkeypatch.setattr(_publish_queue, "_turn", Interrupted(lock))
+    with pytest.raises(KeyboardInterrupt), _publish_queue.turn():
+        pass
+    with _publish_queue.turn(), _publish_queue.turn() as is_ours:  # Within one another.
+        assert is_ours
+    found = []
+    other = threading.Thread(target=lambda: found.append(lock.acquire(blocking=False)))
+    other.start()
+    other.join()
+    assert found == [True]
+
+
+def interrupted(*_):
+    signal.raise_signal(signal.SIGTERM)
+
+
+class Odd:
+    def __reduce__(self):
+        interrupted()
+
+    def __eq__(self, other):
+        interrupted()
+
+    __hash__ = object.__hash__
+
+
+class Filled:
+    def state_dict(self):
+        return {"a": 1}
+
+    def load_state_dict(self, state):
+        interrupted()
+
+
+def pickled(session):
+    session.save(2, {"odd": Odd()})
+
+
+def member(session):
+    session.save(2, {"odd": libckpt.TorchMember(Odd())})
+
+
+def filled(session):
+    session.save(2, {"filled": Filled()}).captured.result(30)
+    session.restore({"filled": Filled()})
+
+
+def compared(session):
+    session.save(2, {"pair": (1, 2)}).captured.result(30)
+    session.restore({"pair": (Odd(), 2)}, strict=False)
+
+
+def divided(session):
+    _turn.tried(interrupted)
+
+
+def from_memory(session):
+    _resuming.from_memory(session, interrupted)
+
+
+def chosen(session):
+    session.save(2, {"w": torch.zeros(3)}).captured.result(30)
+    _resuming.from_memory(session, lambda: session.restore({"w": torch.zeros(3)}))
+
+
+def in_dcp(session):
+    saving = object.__new__(_capturing.Capture)
+    saving._job = types.SimpleNamespace(begin=interrupted)
+    saving._session, saving._step = session, 2
+    saving._has_asked, saving._may_raise, saving._ticket = True, False, object()
+    saving.write(None, None)
+
+
+@pytest.mark.parametrize(
+    "run", [pickled, member, filled, compared, divided, from_memory, chosen, in_dcp]
+)
+def test_an_exception_of_a_handler_is_raised_wherever_it_comes(
+    job, restored_handler, monkeypatch, run
+):
+    session = job(allow_pickle=True)
+    if run is chosen:
+        monkeypatch.setattr(_restore.Targets, "choose", interrupted)
+    signal.signal(signal.SIGTERM, on_term)
+    with pytest.raises(Preempted):
+        run(session)
+
+
+BROAD = {"Exception", "BaseException", None}
+NOT_SWALLOWED = {  # Functions that keep the error in a broad `except`, and raise it later.
+    "jax._restore._restore", "levanter._saver.save", "megatron._folders._write",
+    "megatron._local_manager._restore", "megatron._memory._pieces_on_all_ranks",
+    "core._resuming.from_memory", "dcp._capturing.write", "dcp._capturing.finish",
+    # At the end of the program, or of the object, where Python itself drops it.
+    "session.__del__",
+}  # fmt: skip
+
+
+def names_of(kind):
+    kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
+    return {None if each is None else ast.unparse(each) for each in kinds}
+
+
+def passes_on(handler):
+    """Whether an exception of a signal's handler leaves the `except`."""
+    if isinstance(handler.body[-1], ast.Raise) and handler.body[-1].exc is None:
+        return True
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "raise_of_handler"
+        for node in ast.walk(handler)
+    )
+
+
+def broad_handlers(module, tree):
+    """(function, whether it passes on) of each broad `except`."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        for node in ast.walk(function):
+            if isinstance(node, ast.ExceptHandler) and names_of(node.type) & BROAD:
+                yield f"{module}.{function.name}", passes_on(node)
+
+
+def test_no_broad_except_swallows_an_exception_of_a_handler():
+    package, found = pathlib.Path(libckpt.__file__).parent, {}
+    texts = {path: path.read_text() for path in package.rglob("*.py")}
+    for path, text in texts.items():
+        module = ".".join(path.relative_to(package).with_suffix("").parts)
+        for function, is_passed_on in broad_handlers(module, ast.parse(text)):
+            found[function] = found.get(function, True) and is_passed_on
+    hidden = [path.name for path, text in texts.items() if "suppress(Exception)" in text]
+    assert hidden == ["_open_sessions.py"]  # At the end of the program.
+    assert len(found) > 30
+    assert {function for function, is_passed_on in found.items() if not is_passed_on} == (
+        NOT_SWALLOWED
+    )

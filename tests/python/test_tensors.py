@@ -168,6 +168,6 @@ def test_numpy_arrays_come_back(job):
     ],
     ids=["sparse", "quantised", "meta", "objects"],
 )
-def test_what_cannot_be_saved_is_refused_by_name_with_advice(job, make, advice):
+def test_a_tensor_that_cannot_be_saved_is_refused_by_name_with_advice(job, make, advice):
     with pytest.raises(libckpt.Unsupported, match=r'"model\.odd".*' + advice):
         job().save(1, {"model": {"odd": make()}})

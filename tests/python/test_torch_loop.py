@@ -86,7 +86,7 @@ def values(exp_dir):
     )
 
 
-def test_what_a_block_writes_appears_together(tmp_path):
+def test_files_that_a_block_writes_appear_together(tmp_path):
     with libckpt.torch.checkpoint(tmp_path, step=1):
         write(tmp_path, 1)
         assert "model.pt" not in os.listdir(tmp_path)
@@ -100,7 +100,7 @@ def test_what_a_block_writes_appears_together(tmp_path):
     assert values(tmp_path) == (2, 2)
 
 
-def test_what_is_given_to_the_folder_appears_together_under_its_names(tmp_path):
+def test_objects_given_to_the_folder_appear_together_under_their_names(tmp_path):
     for value in (1, 2):
         with libckpt.torch.checkpoint(tmp_path, step=value) as folder:
             folder.save({"value": torch.full((1000,), value)}, "model.pt")
@@ -259,7 +259,7 @@ def test_a_saved_file_may_be_read_by_whom_the_umask_and_the_old_file_say(tmp_pat
     assert shared.stat().st_mode & 0o777 == 0o640
 
 
-def test_what_no_file_can_be_put_in_place_of_is_left_to_torch(tmp_path):
+def test_a_path_that_no_file_can_replace_is_left_to_torch(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with concurrent.futures.ThreadPoolExecutor() as pool:

@@ -258,7 +258,7 @@ def test_a_callback_that_reads_the_folder_in_on_save_finds_it_complete(trainer, 
         assert f"read {number} {sorted(FILES)}" in said
 
 
-def test_what_a_subclass_overrides_runs_as_it_is(trainer, tmp_path, expected):
+def test_a_method_that_a_subclass_overrides_runs_as_it_is(trainer, tmp_path, expected):
     said = run(trainer, tmp_path / "output", "overriding").finish()
     assert results(said) == expected
     for number in (25, 30):

@@ -175,7 +175,7 @@ def test_a_list_that_grows_does_not_make_the_rest_be_looked_at(looks):
     assert not looks
 
 
-def test_what_is_known_is_told_and_nothing_else():
+def test_a_known_tree_is_recognised_and_no_other():
     def text_of(leaf):
         return _items._text_of_plain(leaf)
 

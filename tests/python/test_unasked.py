@@ -107,7 +107,7 @@ class Store:
 
 
 def settled(asked, seen, saved_by=3):
-    """Of each rank (left, to log), when they ask for these and see those."""
+    """(left, to log) of each rank, when they ask for these and see those."""
     store = Store()
     ranks = [_ranks.Ranks("job", rank, len(asked), store, "p") for rank in range(len(asked))]
 

@@ -30,7 +30,7 @@ def test_the_place_is_named_and_the_error_is_one_of_ours(unwritable):
         FileSets("test", unwritable)
 
 
-def test_what_cannot_be_published_at_a_start_comes_at_a_later_one(
+def test_files_that_cannot_be_published_at_a_start_come_at_a_later_one(
     open_sets, tmp_path, monkeypatch, caplog  # noqa: F811
 ):
     sets = open_sets()

@@ -78,7 +78,7 @@ def test_ctrl_c_ends_the_wait(hear):
 
 
 @pytest.mark.parametrize("there_at", [0.002, 0.03, 0.26, 1.1, 3.0])
-def test_what_comes_is_heard_soon(hear, there_at):
+def test_a_word_that_comes_is_heard_soon(hear, there_at):
     store = Store(there_at)
     hear(store)
     assert store.now <= there_at * 17 / 16 + 0.001

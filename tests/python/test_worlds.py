@@ -107,7 +107,7 @@ def table(step):  # As in trainers/worlds.py.
 
 
 @pytest.mark.parametrize("places", ["AA", "AAA"])
-def test_what_no_memory_has_of_a_step_comes_from_storage(nodes, places, tmp_path, monkeypatch):
+def test_parts_of_a_step_that_no_memory_has_come_from_storage(nodes, places, tmp_path, monkeypatch):
     monkeypatch.setenv("LIBCKPT_DIR", str(tmp_path / "stored"))
     monkeypatch.setenv("LIBCKPT_REPLICAS", "1")
     nodes.run("AAAB", "stored", "stored 1")

@@ -75,7 +75,7 @@ def test_a_value_in_the_environment_that_cannot_be_read_is_refused(made, name, m
 
 
 @pytest.mark.parametrize("name", WITH_OPTIONS)
-def test_what_is_no_option_is_refused_by_name(made, name):
+def test_an_unknown_option_is_refused_by_name(made, name):
     with pytest.raises((TypeError, libckpt.InvalidArgument), match="replicsa"):
         made(name, replicsa=2)
 

@@ -1,3 +1,17 @@
+from libckpt import (  # Each is imported at its first use.
+    accelerate as accelerate,
+    dcp as dcp,
+    deepspeed as deepspeed,
+    jax as jax,
+    levanter as levanter,
+    lightning as lightning,
+    megatron as megatron,
+    torch as torch,
+    torch_checkpointing as torch_checkpointing,
+    torchft as torchft,
+    torchtitan as torchtitan,
+    transformers as transformers,
+)
 from libckpt._init import Options as Options, init as init
 from libckpt._load import load_checkpoint as load_checkpoint
 from libckpt._published import (

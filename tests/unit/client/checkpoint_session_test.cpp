@@ -782,6 +782,22 @@ TEST_CASE("checkpoint session: steps must grow, and nothing is lost when one doe
   REQUIRE(trainer.session.stats().failed == 4);
 }
 
+TEST_CASE("checkpoint session: numbers that begin again are refused by that reason, skipped or not",
+          "[unit][client]") {
+  SavingTrainer trainer;
+  trainer.add("weight", 100);
+  trainer.node->holds_slots = true;
+  REQUIRE(trainer.saved(1) == SaveOutcome::started);
+  REQUIRE(trainer.saved(2) == SaveOutcome::started);
+  REQUIRE(trainer.saved(3) == SaveOutcome::skipped_no_slot);
+  trainer.node->free_slot(0);
+  REQUIRE(trainer.saved(4) == SaveOutcome::started);
+  const auto again = trainer.save(3);
+  REQUIRE(again.error().code() == Errc::invalid_argument);
+  REQUIRE_THAT(again.error().text(), Contains("save step 3: step numbers must grow over the whole "
+                                              "training, and step 4 came before"));
+}
+
 TEST_CASE("checkpoint session: a step that was refused may be saved when the reason is gone",
           "[unit][client]") {
   SavingTrainer trainer;

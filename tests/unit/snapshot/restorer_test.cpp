@@ -42,7 +42,9 @@ struct RestoreRig final : CaptureListener {
   }
   Status restore(std::span<const Target> targets) {
     CKPT_TRY(const RestorePlan plan, plan_restore(record, targets));
-    return restore_tensors(record, scene.slot, plan, {devices, threads, soon()});
+    has_written = false;
+    const auto writes = [this] { has_written = true; };
+    return restore_tensors(record, scene.slot, plan, {devices, threads, soon(), writes, {}});
   }
   void clear() {
     for (auto* content : scene.contents)
@@ -54,6 +56,7 @@ struct RestoreRig final : CaptureListener {
   device::HostDevice host;
   std::vector<device::Device*> devices{&host};
   format::ShardRecord record;
+  bool has_written = false;
 };
 
 const std::vector<SceneTensor> model = {{"embed", 3 * restore_chunk + 5, false},
@@ -82,7 +85,7 @@ TEST_CASE("restorer: the caller learns of every byte that was copied", "[unit][s
     if (std::this_thread::get_id() == caller) bytes += more;
   };
   REQUIRE(restore_tensors(rig.record, rig.scene.slot, *plan,
-                          {rig.devices, rig.threads, soon(), copied}));
+                          {rig.devices, rig.threads, soon(), {}, copied}));
   CHECK(bytes == rig.record.bytes);
 }
 
@@ -169,13 +172,46 @@ TEST_CASE("restorer: another copy of the same part will do", "[unit][snapshot]")
 }
 
 TEST_CASE("restorer: tensors that are tied only here must hold the same", "[unit][snapshot]") {
-  RestoreRig rig({{"a", 5000, false}, {"b", 5000, false}});
+  RestoreRig rig({{"a", 5000, false}, {"b", 5000, false}, {"c", 9, false}});
   auto targets = rig.scene.targets();
   targets[1].data = targets[0].data;
+  rig.clear();
   const Status differ = rig.restore(targets);
   REQUIRE_FALSE(differ);
   REQUIRE(differ.error().code() == Errc::invalid_argument);
-  REQUIRE_THAT(differ.error().text(), Catch::Contains("share memory"));
+  REQUIRE_THAT(differ.error().text(), Catch::Contains("\"a\" and \"b\" share memory"));
+  REQUIRE_FALSE(rig.has_written);
+  for (const auto* content : rig.scene.contents)
+    for (const std::byte byte : *content) REQUIRE(byte == std::byte{0xcc});
+}
+
+TEST_CASE("restorer: tensors that reach into one another here must hold the same there",
+          "[unit][snapshot]") {
+  RestoreRig rig({{"a", 6000, false}, {"b", 9, false}, {"c", 700, false}});
+  const auto extent = [&](std::size_t tensor) { return rig.scene.layout.tensors[tensor].extent; };
+  auto targets = rig.scene.targets();
+  std::vector<std::byte> behind(6699);
+  targets[0].data = behind.data();
+  targets[1].data = behind.data() + 100;   // Within the first one.
+  targets[2].data = behind.data() + 5999;  // One byte of the first one.
+  const std::span<std::byte> slot = rig.scene.slot;
+  const auto make_equal = [&] {
+    std::copy_n(slot.data() + extent(0).offset + 100, 9, slot.data() + extent(1).offset);
+    slot[extent(2).offset] = slot[extent(0).offset + 5999];
+    for (std::size_t chunk = 0; chunk < rig.record.chunk_crcs.size(); ++chunk) {
+      const format::Extent at = rig.record.chunk(chunk);
+      rig.record.chunk_crcs[chunk] = crc32(slot.subspan(at.offset, at.bytes));
+    }
+  };
+  REQUIRE_THAT(rig.restore(targets).error().text(), Catch::Contains("\"a\" and \"b\" share"));
+  make_equal();
+  REQUIRE(rig.restore(targets));
+  REQUIRE(std::equal(behind.begin(), behind.end() - 699, slot.data() + extent(0).offset));
+  slot[extent(1).offset] ^= std::byte{1};  // In another Chunk than what it is compared with.
+  const Status damaged = rig.restore(targets);
+  REQUIRE_FALSE(damaged);
+  REQUIRE(damaged.error().code() == Errc::corruption);  // Another copy may hold the same.
+  REQUIRE_FALSE(rig.has_written);
 }
 
 TEST_CASE("restorer: tensors that were tied are written through each pointer", "[unit][snapshot]") {

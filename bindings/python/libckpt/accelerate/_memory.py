@@ -7,7 +7,7 @@ import weakref
 from libckpt import errors
 from libckpt._init import init
 from libckpt.accelerate._position import Position
-from libckpt.core import _resuming, _settings, _unopened
+from libckpt.core import _resuming, _settings, _signals, _unopened
 from libckpt.rng import RNG
 from libckpt.ticket import Ticket
 
@@ -151,6 +151,7 @@ class Memory:
         try:
             self.session.agree("states", failure)
         except Exception as error:  # Our own, or another rank's.
+            _signals.raise_of_handler(error)
             self.session.restore(shapes_only=True, source=source)  # Raises where nothing is lost.
             raise failure or error from None
 
@@ -159,6 +160,7 @@ class Memory:
             try:
                 item.state_dict()
             except Exception as error:
+                _signals.raise_of_handler(error)
                 name = f"the registered object {number} ({type(item).__name__})"
                 logger.warning("libckpt: %s has no state: %s; while that is so, no step is "
                                "captured in memory", name, error)  # fmt: skip
@@ -170,6 +172,7 @@ class Memory:
         try:
             self.session.prepare(self.items())
         except Exception as error:  # The state of a registered object may be anything.
+            _signals.raise_of_handler(error)
             logger.error("libckpt: memory for the steps is not made before the first of them: %s",
                          error)  # fmt: skip
 

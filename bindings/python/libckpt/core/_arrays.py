@@ -183,10 +183,19 @@ class Arrays:
     def check_writable(self):
         for name, array in self._by_name.items():
             if not _tensors.is_writable(array.buffer):
-                problem = _tensors.why_not_writable(array.buffer) or "it has gaps"
+                problem = _tensors.why_not_writable(array.buffer) or _why_not_as_it_lies(array)
                 raise errors.InvalidArgument(
                     f'restore: array "{name}" cannot be filled: {problem}'
                 )
+
+
+def _why_not_as_it_lies(array):
+    if _tensors.kind_of(array.buffer).lies_plain(array.buffer):
+        return "it has gaps"
+    return (
+        "its bytes are not its values, which are conjugated or negated when they are read: give "
+        "what resolve_conj() or resolve_neg() makes of it"
+    )
 
 
 def check_parts(step, nodes, arrays):

@@ -3,8 +3,10 @@
 import dataclasses
 import difflib
 import logging
+import reprlib
 
 from libckpt import errors
+from libckpt.core import _signals, _tensors
 
 logger = logging.getLogger("libckpt")
 
@@ -80,6 +82,23 @@ def scheduler_state(name, owner, state):
             name, type(owner).__name__, listed(strange), listed(lacking),
         )  # fmt: skip
     return state
+
+
+def constants(name, here, there):
+    """The places where a constant item differs from the value that should stand for it."""
+    if isinstance(here, tuple) and isinstance(there, tuple) and len(here) == len(there):
+        for i, (part, other) in enumerate(zip(here, there, strict=True)):
+            yield from constants(f"{name}.{i}", part, other)
+    elif not _tensors.is_tensor(here) and not _is_equal(here, there):
+        yield f'"{name}" was saved as {reprlib.repr(there)} and is {reprlib.repr(here)} here'
+
+
+def _is_equal(here, there):
+    try:
+        return here is there or bool(here == there) or bool(here != here and there != there)  # NaN
+    except Exception as error:  # Anybody's __eq__; that of an array has many answers.
+        _signals.raise_of_handler(error)
+        return False
 
 
 def _available(name, there):

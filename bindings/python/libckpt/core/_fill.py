@@ -9,11 +9,10 @@ import contextlib
 import enum
 import logging
 import random
-import reprlib
 import types
 
 from libckpt import errors
-from libckpt.core import _compare, _frameworks, _item_kinds, _rebuild, _tensors
+from libckpt.core import _compare, _frameworks, _item_kinds, _rebuild, _signals, _tensors
 from libckpt.rng import RNG
 
 logger = logging.getLogger("libckpt")
@@ -94,6 +93,7 @@ def errors_named(name, owner):
     except errors.CheckpointError:
         raise
     except Exception as error:
+        _signals.raise_of_handler(error)
         raise errors.InvalidArgument(
             f'restore: item "{name}", a {type(owner).__name__}, does not take its state: {error}; '
             "it was saved by one of another kind, or with other groups or sizes, as by a model "
@@ -120,7 +120,7 @@ def load(into, values, strict, owners=None):
             continue
         filled = fill(name, item, value, strict, owners)
         if _is_constant(item):
-            kept += _differences(name, item, filled)
+            kept += _compare.constants(name, item, filled)
         elif filled is not item:
             logger.warning(
                 'libckpt: restore: item "%s", a %s, cannot be filled where it is: take it from '
@@ -136,22 +136,6 @@ def load(into, values, strict, owners=None):
             len(kept),
             "; ".join(kept[:5]),
         )
-
-
-def _differences(name, here, there):
-    """The places where a constant item differs from the value that should stand for it."""
-    if isinstance(here, tuple) and isinstance(there, tuple) and len(here) == len(there):
-        for i, (part, other) in enumerate(zip(here, there, strict=True)):
-            yield from _differences(f"{name}.{i}", part, other)
-    elif not _tensors.is_tensor(here) and not _is_equal(here, there):
-        yield f'"{name}" was saved as {reprlib.repr(there)} and is {reprlib.repr(here)} here'
-
-
-def _is_equal(here, there):
-    try:
-        return here is there or bool(here == there) or bool(here != here and there != there)  # NaN
-    except Exception:  # Anybody's __eq__; that of an array has many answers.
-        return False
 
 
 def _fill_tensor(name, item, value, strict):

@@ -204,7 +204,8 @@ class Gather:
             own = {name for name in shared if name not in self._owners and targets.has(name)}
         try:
             self._check_owned(step, shared, targets)
-            targets.complete(step, nodes)
+            sources = {name: owner % ranks.world_size for name, (owner, _) in shared.items()}
+            targets.complete(step, nodes, sources)
         except errors.CheckpointError as error:
             failure = error
         ranks.agree("places", failure)

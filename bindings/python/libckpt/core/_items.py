@@ -12,7 +12,7 @@ import json
 import math
 import pickle
 
-from libckpt.core import _item_kinds, _kinds, _tensors, _trees
+from libckpt.core import _item_kinds, _kinds, _signals, _tensors, _trees
 from libckpt.core._item_kinds import has_state, has_tensor
 from libckpt.errors import InvalidArgument, Unsupported
 
@@ -242,6 +242,7 @@ class Flattener:
         try:
             return _text({"p": base64.b64encode(pickle.dumps(value)).decode()})
         except Exception as error:
+            _signals.raise_of_handler(error)
             raise InvalidArgument(
                 f'item "{name}" is a {kind} and cannot be saved ({error}): leave it out, or give '
                 "it state_dict and load_state_dict"

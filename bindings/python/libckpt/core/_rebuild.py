@@ -7,7 +7,7 @@ import base64
 import collections
 import pickle
 
-from libckpt.core import _frameworks, _kinds
+from libckpt.core import _frameworks, _kinds, _signals
 from libckpt.errors import CheckpointError, Corruption, InvalidArgument, Unsupported
 
 ALLOW = "open the session with allow_pickle=True if you trust its origin"
@@ -43,6 +43,7 @@ class Rebuilder:
         except CheckpointError as error:
             raise type(error)(f'saved item "{self._item}": {error}') from error
         except Exception as error:  # The class of an enumeration may be anybody's.
+            _signals.raise_of_handler(error)
             raise InvalidArgument(
                 f'saved item "{self._item}": a {kind} cannot be made again here ({error!r})'
             ) from error
@@ -56,6 +57,7 @@ class Rebuilder:
         try:
             return pickle.loads(base64.b64decode(value))
         except Exception as error:  # Unpickling may raise anything.
+            _signals.raise_of_handler(error)
             raise InvalidArgument(
                 f'saved item "{self._item}" cannot be unpickled here ({error!r}): its classes '
                 "and functions must be importable under the same names"

@@ -4,7 +4,7 @@ import json
 
 from libckpt import errors
 from libckpt.core import _arrays, _compare, _frameworks, _item_kinds, _other_ranks
-from libckpt.core import _registration, _structure, _tensors, _unasked, _views
+from libckpt.core import _registration, _structure, _tensors, _ties, _unasked, _views
 from libckpt.core._replicas import SHARES
 
 
@@ -39,6 +39,7 @@ class Targets:
         # In plain data: written in place, unless others have a part of their memory.
         self._nested = {n: tensor for n, tensor in nested.items() if n not in self._in_place}
         self._alike = _tensors.names_by_memory(here)
+        self._ties = _ties.Ties(self._alike)
         self._check_outline = check
         self.structure = None  # That of the newest choice, if it had one.
         self._nodes = {}  # Its tensors by name.
@@ -99,7 +100,7 @@ class Targets:
 
         return choose
 
-    def complete(self, step, nodes):
+    def complete(self, step, nodes, sources):
         """Makes places for what no shard here has; `nodes` of the structure by name are all."""
         self._nodes = nodes
         forms = {name: _tensors.described_form(node) for name, node in nodes.items()}
@@ -109,7 +110,9 @@ class Targets:
         for name, form in forms.items():
             if not self.has(name):
                 stored = {**nodes[name], "shape": _tensors.stored_shape(nodes[name])}
-                self._target(name, *_tensors.described_form(stored), self._in_place_for(name))
+                is_taken = self._ties.is_taken(name, self.placed, sources)
+                own = None if is_taken else self._in_place_for(name)
+                self._target(name, *_tensors.described_form(stored), own)
 
     def flat_bytes(self, name):
         """The tensor's place as a row of bytes."""
@@ -126,6 +129,7 @@ class Targets:
         chosen = []
         self.tied.update({name: alias for name, _, _, alias, _ in stored if alias})
         names = {name for name, *_ in stored}
+        sources = dict.fromkeys(names, "this")
         for name, type_name, shape, alias, _ in stored:
             if self._is_of_array(name):
                 if name in self._arrays and not self.leaves_arrays:
@@ -134,7 +138,9 @@ class Targets:
                     self.placed[name] = self._arrays[name]
             elif not alias and name != _registration.ROOM:
                 own = self._in_place_for(name)
-                if own is None:
+                if self._ties.is_taken(name, self.placed, sources):
+                    own = None
+                elif own is None:
                     own = self._nested[name] if self._is_free(name, names) else None
                 if own is None:
                     own = self._states.get(name)
@@ -213,6 +219,8 @@ class Targets:
                 found[name] = self._filled(name, there, names)
             elif source in self.loaded:
                 made = _tensors.dress(self.loaded[source], node)
+                if (own := self._in_place_for(name)) is not None:
+                    self._ties.check(name, own, made, self.placed)
                 found[name] = self._filled(name, made, names)
         return found
 

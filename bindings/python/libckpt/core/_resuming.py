@@ -4,7 +4,7 @@ import logging
 import os
 
 from libckpt import errors
-from libckpt.core import _turn
+from libckpt.core import _signals, _turn
 from libckpt.core.files import _leftovers
 
 logger = logging.getLogger("libckpt")
@@ -41,6 +41,7 @@ def from_memory(session, restore, unopened=None):
         session.agree("resume", failure)
     except Exception as error:  # Our own, or another rank's.
         failure = failure or error
+        _signals.raise_of_handler(failure)
     return (None if failure else restored), failure
 
 

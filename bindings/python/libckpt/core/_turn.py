@@ -10,7 +10,7 @@ import threading
 import weakref
 
 from libckpt import errors
-from libckpt.core import _settings
+from libckpt.core import _settings, _signals
 
 STEP_MAX = (1 << 63) - 1
 
@@ -74,6 +74,7 @@ def tried(given):
     try:
         value = given()
     except Exception as error:
+        _signals.raise_of_handler(error)
         return functools.partial(raised, error)
     return lambda: value
 

@@ -2,6 +2,7 @@
 
 import torch
 
+from libckpt import errors
 from libckpt.core._arrays import Array
 from libckpt.dcp._capturing import in_stored_type
 from libckpt.dcp._names import COPY
@@ -40,6 +41,7 @@ class Box:
         is_all = (list(begin), list(lengths)) == (self._begin, self._lengths())
         is_alike = target.dtype == self._type and list(target.shape) == self._lengths()
         is_plain = target.device.type == "cpu" and target.layout == torch.strided
+        is_plain = is_plain and not target.is_conj() and not target.is_neg()  # Made when read.
         return is_all and is_alike and is_plain and target.is_contiguous() and target.numel() > 0
 
     def take(self, target):
@@ -79,3 +81,21 @@ def offer(offers):
         end = max(end, address + nbytes)
     for box, target in taken:
         box.take(target)
+
+
+def check_shared(parts):
+    """Raises InvalidArgument for two names of one memory that were saved with two values. `parts`:
+    each a name, the tensor that wants it, and what was saved."""
+    seen = {}
+    for name, target, part in parts:
+        place = (target.data_ptr(), target.dtype, target.shape, target.stride(), target.is_conj())
+        other, before = seen.setdefault(place, (name, part))
+        if other != name and target.numel() and not torch.equal(_bytes(before), _bytes(part)):
+            raise errors.InvalidArgument(
+                f'dcp: load: "{other}" and "{name}" share memory here but differ there: load into '
+                "tensors that are apart, as they were saved"
+            )
+
+
+def _bytes(tensor):
+    return tensor.contiguous().reshape(-1).view(torch.uint8)

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.planner import WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 
 from libckpt import errors
-from libckpt.core import _turn
+from libckpt.core import _signals, _turn
 from libckpt.core._arrays import Array
 from libckpt.dcp import _document, _names
 from libckpt.dcp._document import ITEM, Stored
@@ -100,8 +100,9 @@ class Capture:
         if not self._has_asked:
             self._has_asked = True
             told = type(error)(f"save {self}: {error}")
-            with contextlib.suppress(Exception):  # The session raises it, too.
+            with contextlib.suppress(errors.CheckpointError):  # The session raises it, too.
                 self._session.save(self._step, functools.partial(_turn.raised, told))
+        _signals.raise_of_handler(error)
         if self._may_raise:
             raise error
         if self._ticket is not None:

@@ -101,6 +101,9 @@ class Fetch:
         if is_of_as_many:
             contents = {key: box.bytes() for key, box in boxes.items()}
             _exchange.run(self._session.ranks, transfers, contents)
+        _boxes.check_shared([(item.dest_index.fqn, targets[item],
+                              box.part(_begin(item, place), item.lengths))
+                             for item, place, box in ways if item in targets])  # fmt: skip
         for item, place, box in ways:
             if item in targets:
                 _fill(item, targets[item], box.part(_begin(item, place), item.lengths))

@@ -18,6 +18,7 @@ from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchChe
 
 from libckpt import errors
 from libckpt.adapters.torch._file_sets import FileSets, options_of_place
+from libckpt.core import _signals
 from libckpt.core.files._work import PRIVATE
 from libckpt.deepspeed import _universal
 
@@ -47,6 +48,7 @@ class Folders:
         try:
             fileset.commit({"latest": name} if save_latest else {})
         except Exception as error:  # Training is to go on.
+            _signals.raise_of_handler(error)
             logger.error("libckpt: %s/%s does not come: %s", save_dir, name, error)
         return answer
 
@@ -194,7 +196,8 @@ def _newest(directory, is_universal):
         file = sorted((directory / tag).glob("*model_states.pt"))[0]
         state = _load(file)
         return state["global_steps"], str(directory / tag), _client_keys(state)
-    except Exception:  # It is not there, or damaged, as DeepSpeed will find out for itself.
+    except Exception as error:  # It is not there, or damaged, as DeepSpeed will find out itself.
+        _signals.raise_of_handler(error)
         return None
 
 

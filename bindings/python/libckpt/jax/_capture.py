@@ -28,6 +28,7 @@ class Capture:
     def of(self, tree):
         """(items, a generator of arrays, which waits for their values)."""
         leaves, _ = _leaves.named(tree)
+        paths = {"paths": json.dumps(leaves.paths)} if leaves.paths else {}
         arrays = {name: leaf for name, leaf in leaves.items() if _leaves.is_global(leaf)}
         plain = {name: _on_host(leaf) for name, leaf in leaves.items() if name not in arrays}
         seen = [(name, a.shape, a.dtype, a.sharding) for name, a in arrays.items()]
@@ -35,7 +36,7 @@ class Capture:
             self._seen = None
             self._plan(arrays)
             self._seen = seen
-        return {ITEM: {**self._texts, "leaves": plain}}, self._parts(arrays)
+        return {ITEM: {**self._texts, **paths, "leaves": plain}}, self._parts(arrays)
 
     def _plan(self, arrays):
         specs, own = {}, {}
@@ -120,3 +121,8 @@ def described(items):
         name: _leaves.Spec.from_parts(*parts) for name, parts in json.loads(found["arrays"]).items()
     }
     return specs, json.loads(found["own"]), found["leaves"]
+
+
+def paths_in(items):
+    """By name, the paths of leaves of which two would have one name."""
+    return json.loads(items.get(ITEM, {}).get("paths", "{}"))

@@ -15,27 +15,65 @@ from libckpt.core import _tensors
 ALIGNMENT = 64  # JAX takes memory that is aligned so as it is, without a copy.
 
 
-def named(tree):
-    """({name: leaf}, the structure that puts them together again)."""
+class Leaves(dict):
+    """By name. `paths`: by name, the words of those of which two would have one name, as in
+    {"a.b": x, "a": {"b": y}}."""
+
+    def __init__(self):
+        super().__init__()
+        self.paths = {}
+
+
+def named(tree, paths=None):
+    """(Leaves, the structure that puts them together again). `paths`: those of a checkpoint, whose
+    names its leaves are given."""
     pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
-    leaves = {}
+    there = {tuple(words): name for name, words in (paths or {}).items()}
+    leaves, known = Leaves(), {_text_of(words) for words in there}
+    by_text = {}  # By what would be the name, the names.
     for path, leaf in pairs:
-        name = _text_of(path)
-        while name in leaves:  # As in {"a.b": x, "a": {"b": y}}.
+        words = _words_of(path)
+        text = name = _text_of(words)
+        if text in known:
+            name = there.get(words, text)
+        while name in leaves or (text in known and words not in there and name in paths):
             name += "'"
         leaves[name] = leaf
+        by_text.setdefault(text, []).append((name, words))
+    leaves.paths = {name: words for text, each in by_text.items() for name, words in each
+                    if len(each) > 1 or name != text}  # fmt: skip
     return leaves, structure
 
 
-def _text_of(path):
+def check_names(leaves, paths, stored):
+    """Raises InvalidArgument where the checkpoint, whose `paths` and names are given, has fewer of
+    one name than the leaves are: nothing says which of them."""
+    known, groups = {_text_of(words) for words in paths.values()}, {}
+    for name, words in leaves.paths.items():
+        groups.setdefault(_text_of(words), []).append((name, words))
+    for text, group in groups.items():
+        count = sum(name in stored for name, _ in group)
+        if text not in known and 0 < count < len(group):
+            both = " and ".join(str(list(words)) for _, words in group)
+            raise errors.InvalidArgument(
+                f'restore: "{text}" is the name of both {both} in `like`, and the checkpoint has '
+                f"{count} of that name: nothing says which; give `like` without the other"
+            )
+
+
+def _text_of(words):
     """As it would be written: layers.0.w; what JAX has a mark of its own for goes without."""
+    return ".".join(words).replace("//", "/'/") or "tree"
+
+
+def _words_of(path):
     words = []
     for key in path:
         word = getattr(key, "name", None)
         for attribute in ("key", "idx"):
             word = getattr(key, attribute, None) if word is None else word
         words.append(str(key if word is None else word))
-    return ".".join(words).replace("//", "/'/") or "tree"
+    return tuple(words)
 
 
 def is_key(leaf):

@@ -11,12 +11,15 @@ from libckpt.jax import _capture, _leaves, _restore
 def load(path, like, strict, prefix="", may_lack=False):
     """The tree. `prefix`: before the names of its leaves, as "params.". may_lack: leaves that the
     checkpoint lacks stay as they are."""
-    leaves, structure = _leaves.named(like)
     with _reader.opened() as read:
         found = {}
         saved_by = read(path, 0, lambda _, items: found.update(items or {}) or [])["world_size"]
-        specs, _, plain = _described(found)
+        (specs, _, plain), paths = _described(found)
         specs, plain = _below(prefix, specs), _below(prefix, plain)
+        depth = prefix.count(".")
+        paths = {name: words[depth:] for name, words in _below(prefix, paths).items()}
+        leaves, structure = _leaves.named(like, paths)
+        _leaves.check_names(leaves, paths, specs.keys() | plain.keys())
         arrays, values = _restore.choose(leaves, specs, plain, strict, may_lack)
         cells = {}
         for wanted in arrays:
@@ -37,12 +40,13 @@ def _described(structure):
     """As _capture.described; arrays of numpy in the tree come by the session only."""
     node = structure.get(_capture.ITEM)
     if node is None:
-        return _capture.described({})
+        return _capture.described({}), {}
     leaves = node["d"].pop("leaves")["d"]
     texts = _rebuild.outline({_capture.ITEM: node})[_capture.ITEM]
     outline = {name: _rebuild.outline({name: leaf})[name] for name, leaf in leaves.items()}
     plain = {n: v for n, v in outline.items() if not isinstance(v, _rebuild.Placeholder)}
-    return _capture.described({_capture.ITEM: {**texts, "leaves": plain}})
+    found = {_capture.ITEM: {**texts, "leaves": plain}}
+    return _capture.described(found), _capture.paths_in(found)
 
 
 def _below(prefix, named):

@@ -54,9 +54,11 @@ def _restore(session, like, step, strict, source):
     found = session.restore(step=step, source=source)
     source = _resuming.source_again(source, found, session)
     step, failure, values = found.step, None, {}
-    leaves, structure = _leaves.named(like)
     try:
         specs, own, plain = _capture.described(found.items)
+        paths = _capture.paths_in(found.items)
+        leaves, structure = _leaves.named(like, paths)
+        _leaves.check_names(leaves, paths, specs.keys() | plain.keys())
         arrays, values = choose(leaves, specs, plain, strict)
     except Exception as error:
         failure = error

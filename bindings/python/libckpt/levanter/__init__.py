@@ -20,7 +20,7 @@ import jax
 
 from libckpt import errors
 from libckpt._init import with_keywords
-from libckpt.core import _resuming, _settings, _turn
+from libckpt.core import _resuming, _settings, _signals, _turn
 from libckpt.core.files import _publish_queue
 from libckpt.jax import Checkpointer as Memory
 from libckpt.jax import _load, _restore
@@ -105,6 +105,7 @@ class Checkpointer:
             if kind is not None and self._saver.is_open:
                 self._saver.save(step, tree, self._policy.saved(step), kind == "temporary")
         except Exception as error:
+            _signals.raise_of_handler(error)
             log = logger.debug if self._has_failed else logger.error
             log("libckpt: save step %d to %s: %s; training goes on", step, self._base, error)
             self._has_failed = True

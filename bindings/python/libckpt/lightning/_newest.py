@@ -6,6 +6,7 @@ import pathlib
 import torch
 
 from libckpt import errors
+from libckpt.core import _signals
 from libckpt.lightning import _unvalidated
 
 logger = logging.getLogger("libckpt")
@@ -25,6 +26,7 @@ def find(directories, is_fit):
             there = torch.load(path, mmap=True, weights_only=False, map_location="cpu")
             step, is_whole = int(there["global_step"]), "optimizer_states" in there
         except Exception as error:  # Reading a pickle may raise anything.
+            _signals.raise_of_handler(error)
             logger.warning("libckpt: %s is not resumed from: %s", path, error)
             continue
         if is_whole or not is_fit:

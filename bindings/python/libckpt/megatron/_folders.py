@@ -13,6 +13,7 @@ import torch
 
 from libckpt import errors
 from libckpt.adapters.torch._file_sets import FileSets
+from libckpt.core import _signals
 from libckpt.megatron import _classic, _torch_dist
 
 logger = logging.getLogger("libckpt")
@@ -60,6 +61,7 @@ class Folders:
                 fileset.objects.update(_classic.files_of(*more))
             fileset.commit({TRACKER: str(iteration)}, then=self._rotate)
         except Exception as error:  # Training goes on, whatever it is.
+            _signals.raise_of_handler(error)
             logger.error("libckpt: save iteration %d to %s: %s", iteration, self.directory, error)
 
     def _write_into(self, fileset, *more):

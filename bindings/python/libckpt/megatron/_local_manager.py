@@ -15,7 +15,7 @@ import torch
 
 from libckpt import errors
 from libckpt._init import check, with_keywords
-from libckpt.core import _unopened
+from libckpt.core import _signals, _unopened
 from libckpt.core._ranks import counted
 from libckpt.core.files import _publish_queue
 from libckpt.ticket import outcome_text
@@ -79,6 +79,7 @@ class LocalCheckpointManager:
                 return None  # The opening has logged it, or nothing is wanted.
             return None if ticket else f"the save {outcome_text(ticket.outcome)}"
         except Exception as error:  # Training goes on, whatever it is.
+            _signals.raise_of_handler(error)
             return error
 
     def find_latest(self):
@@ -105,6 +106,7 @@ class LocalCheckpointManager:
             self.session.agree("local checkpoint", failure)
             return restored
         except Exception as error:
+            _signals.raise_of_handler(error)
             logger.error("libckpt: local checkpoint: %s; Megatron loads without it", error)
             self.session.start_fresh()
             return None

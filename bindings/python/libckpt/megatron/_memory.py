@@ -10,7 +10,7 @@ import torch
 
 from libckpt import errors
 from libckpt._init import init
-from libckpt.core import _resuming, _settings, _unopened
+from libckpt.core import _resuming, _settings, _signals, _unopened
 from libckpt.megatron import _optimizers, _parallel, _training
 from libckpt.megatron._pieces import Pieces
 from libckpt.rng import RNG
@@ -156,6 +156,7 @@ class Memory:
             self.session.agree("pieces", failure)
             return pieces
         except Exception as error:
+            _signals.raise_of_handler(error)
             self._give_up(error)
             return None
 

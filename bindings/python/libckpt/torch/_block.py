@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import pathlib
-import threading
 import time
 
 from libckpt import errors
@@ -14,7 +13,7 @@ from libckpt.torch import _collector, _published_sets, _queues, _staging
 
 logger = logging.getLogger("libckpt")
 
-_running = threading.Lock()  # One block at a time: it replaces functions of modules.
+_running = []  # The first one: there is one block at a time, as it replaces functions of modules.
 
 
 class Folder(type(pathlib.Path())):
@@ -34,7 +33,7 @@ class Folder(type(pathlib.Path())):
 
 
 def is_running():
-    return _running.locked()
+    return bool(_running)
 
 
 @contextlib.contextmanager
@@ -49,12 +48,14 @@ def checkpoint(directory, *, step):
     """
     spelled, directory = directory, pathlib.Path(_disk.local(directory, "files of a block"))
     directory.mkdir(parents=True, exist_ok=True)
-    if not _running.acquire(blocking=False):
-        raise errors.InvalidArgument(
-            f"checkpoint in {spelled}: another block has not ended, and they do not nest: end "
-            "that one first"
-        )
-    try:
+    block = object()
+    try:  # From here on, since Ctrl-C may come right behind the next line.
+        _running.append(block)
+        if _running[0] is not block:
+            raise errors.InvalidArgument(
+                f"checkpoint in {spelled}: another block has not ended, and they do not nest: end "
+                "that one first"
+            )
         _publish_queue.settle()
         sets = _published_sets.PublishedSets(directory)
         # An earlier process's leftovers are dropped: a resume without them began elsewhere.
@@ -75,6 +76,7 @@ def checkpoint(directory, *, step):
             raise
         finally:
             folder._staging = None
+            collector.end()  # Ctrl-C may have come before its own end had done all.
         past = [name for name, seen in _seen(directory).items() if before.get(name) != seen]
         folders = {os.path.dirname(name) for name in staging.names()} - {""}
         past += _written_since(began, directory, folders)
@@ -89,7 +91,7 @@ def checkpoint(directory, *, step):
         with _publish_queue.turn():
             _hand_over(queue, sets, name, staging)
     finally:
-        _running.release()
+        _running.remove(block)
 
 
 @contextlib.contextmanager

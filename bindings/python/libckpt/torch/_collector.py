@@ -87,6 +87,10 @@ class Collector:
         return self
 
     def __exit__(self, *_):
+        self.end()
+
+    def end(self):
+        """All is as before. Call it again if an exception, as of Ctrl-C, came within it."""
         self._is_over = True
         for module, name, before, replaced in self._replaced:
             if getattr(module, name) is replaced:  # Else somebody put another in its place since.

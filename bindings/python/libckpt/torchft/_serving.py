@@ -10,7 +10,7 @@ import threading
 import torch
 
 from libckpt.adapters.torch import _plain_distributed
-from libckpt.core import _transfer
+from libckpt.core import _signals, _transfer
 
 logger = logging.getLogger("libckpt")
 
@@ -29,6 +29,7 @@ class Sender:
             sending.capture(step, _plain_distributed.to_plain(state), self.asks.words)
         except Exception as error:  # Stock may be able to send the state.
             sending.give_up()
+            _signals.raise_of_handler(error)
             logger.error("libckpt: send step %d to %s: %s; torchft's HTTPTransport sends it",
                          step, ask["node"], error)  # fmt: skip
             return False

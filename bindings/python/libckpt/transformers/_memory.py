@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from libckpt import errors
 from libckpt.adapters.torch import _optimizers, _owners
-from libckpt.core import _left, _resuming, _settings, _unopened
+from libckpt.core import _left, _resuming, _settings, _signals, _unopened
 from libckpt.core._fill import load
 from libckpt._init import init
 from libckpt.rng import RNG
@@ -94,6 +94,7 @@ class TrainerMemory:
         try:
             self.session.prepare(self.items(), arrays=self.arrays())
         except Exception as error:  # The state of a callback, or of an engine, may be anything.
+            _signals.raise_of_handler(error)
             logger.error(
                 "libckpt: memory for the Trainer's steps is not made before the first of them: %s",
                 error,

@@ -14,6 +14,7 @@ import pathlib
 from libckpt import errors
 from libckpt.adapters.torch._file_sets import FileSets, options_of_place
 from libckpt.adapters.torch._safetensors import METADATA
+from libckpt.core import _signals
 from libckpt.transformers._checkpoints import TrainerFolders
 from libckpt.transformers._folders import ADVICE
 from libckpt.transformers._weights import replaced
@@ -48,6 +49,7 @@ class ShardedFolders(TrainerFolders):
         try:
             fileset.commit(then=functools.partial(self.rotate, folders))
         except Exception as error:  # Training is to go on.
+            _signals.raise_of_handler(error)
             logger.error("libckpt: %s does not come: %s", folders.path(number), error)
         self._publish_if_wanted(folders, number)
 

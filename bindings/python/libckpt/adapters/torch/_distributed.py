@@ -11,6 +11,7 @@ import math
 
 import torch
 
+from libckpt.core import _signals
 from libckpt.errors import Unsupported
 
 logger = logging.getLogger("libckpt")
@@ -157,6 +158,7 @@ def make_state(name, optimizer):
             _step_nowhere(optimizer)
     except Exception as error:  # It may want anything first.
         optimizer.state.clear()
+        _signals.raise_of_handler(error)
         logger.warning(
             'libckpt: restore: optimizer "%s" (%s) could not make the step that gives its parts '
             "their places (%r): a checkpoint that has its state cannot be restored",

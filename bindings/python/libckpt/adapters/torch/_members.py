@@ -9,7 +9,7 @@ import io
 import pickle
 import types
 
-from libckpt.core import _item_kinds, _views
+from libckpt.core import _item_kinds, _signals, _views
 from libckpt.errors import CheckpointError, Corruption, InvalidArgument, Unsupported
 
 PROTOCOL = 2  # As torch.save.
@@ -81,6 +81,7 @@ def _pickle(name, content, storages, allow_pickle):
     except CheckpointError:
         raise
     except Exception as error:
+        _signals.raise_of_handler(error)
         raise InvalidArgument(
             f'item "{name}" is a {type(content).__name__} and cannot be pickled ({error}): '
             "leave that part out, or give its state_dict()"

@@ -103,6 +103,11 @@ class Tensors(_tensors.Kind):
     def copy(self, source, target):
         _distributed.memory_of(target).detach().copy_(_distributed.memory_of(source))
 
+    def is_equal(self, one, other):
+        one, other = (part.detach().contiguous().reshape(-1).view(torch.uint8)
+                      for part in (one, other))  # fmt: skip
+        return torch.equal(one, other.to(one.device))
+
     # --- for views
 
     def detached(self, tensor):

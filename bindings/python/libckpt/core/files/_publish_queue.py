@@ -238,15 +238,13 @@ def _first():
 
 def settle(wait=False, deadline=None):
     """Publishes what is on storage by now; with `wait`, all that was posted."""
-    if deadline is None:
-        deadline = DURABLE_DEADLINE
+    deadline = DURABLE_DEADLINE if deadline is None else deadline
     ends = time.monotonic() + (deadline if wait else 0)
     with turn(wait) as is_ours:
         while is_ours:
             first = _first()
             if first is None:
-                _unwatch()
-                return
+                return _unwatch()
             if not first.publish_first(ends - time.monotonic() if wait else 0):
                 return
 
@@ -255,12 +253,16 @@ def settle(wait=False, deadline=None):
 def turn(wait=True):
     """One thread after the other; yields whether it is ours. Without `wait` it may not be."""
     mine = _turn
-    is_ours = mine.acquire(blocking=wait)
-    try:
-        yield is_ours
+    if mine._is_owned():
+        yield True
+        return
+    try:  # From here on, since Ctrl-C may come right behind the call that takes it.
+        yield mine.acquire(blocking=wait)
     finally:
-        if is_ours:
+        try:
             mine.release()
+        except RuntimeError:  # It is another thread's.
+            pass
 
 
 def _forget_turn():
