@@ -251,6 +251,10 @@ json copies_status(const storage::CopiesDiffer& copies) {
           {"tensor", copies.first.name},    {"ranks", copies.first.ranks}};
 }
 
+json text_or_null(const std::string& text) {
+  return text.empty() ? json() : json(text);
+}
+
 json missing_status(const CoverageCheck& coverage) {
   const gather::Missing& missing = coverage.missing();
   if (missing.tensors == 0 || !coverage.checked()) return nullptr;
@@ -258,11 +262,8 @@ json missing_status(const CoverageCheck& coverage) {
           {"step", number(coverage.checked()->step)},
           {"tensors", missing.tensors},
           {"tensor", missing.tensor},
-          {"what", missing.what}};
-}
-
-json text_or_null(const std::string& text) {
-  return text.empty() ? json() : json(text);
+          {"what", missing.what},
+          {"contradiction", text_or_null(missing.contradiction)}};
 }
 
 json second_status(const SecondPlace* place, const std::optional<StorageSeen>& look) {
