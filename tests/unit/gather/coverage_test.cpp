@@ -90,6 +90,8 @@ TEST_CASE("coverage: ranks that declare other types or global shapes are named",
   plain.place({3});
   plain.tensor.is_alike = false;
   CHECK(find_missing({plain.tensor}).tensors == 0);  // Each rank's own.
+  plain.rows(0, 8);
+  CHECK(find_missing({plain.tensor}).tensors == 0);
 }
 
 TEST_CASE("coverage: too many pieces are not looked at", "[unit][gather]") {
