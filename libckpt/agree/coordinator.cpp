@@ -234,6 +234,29 @@ void Coordinator::decide_end(const ClusterView& view) {
   decree_.ended = are_all_closing(view) && is_flushed && is_there && !decree_.flush;
 }
 
+namespace {
+
+// The ranks of a node that save nothing, and hold the steps of all others back.
+std::string without_slots(const format::NodeReport& node) {
+  std::string text;
+  for (const format::RankReport& rank : node.ranks)
+    if (rank.lacks_slots())
+      text += fmt::format("{}rank {} {}", text.empty() ? "" : "; ", rank.rank, rank.failure);
+  return text.empty() ? text : fmt::format("node {}: {}", node.node, text);
+}
+
+std::string without_slots(const ClusterView& view) {
+  std::string text;
+  for (const format::NodeReport& node : view.reports) {
+    const std::string more = without_slots(node);
+    if (!text.empty() && !more.empty()) text += "; ";
+    text += more;
+  }
+  return text;
+}
+
+}  // namespace
+
 void Coordinator::describe(const ClusterView& view, Time now) {
   decree_.has_trainer =
       std::any_of(view.reports.begin(), view.reports.end(),
@@ -266,8 +289,9 @@ void Coordinator::describe(const ClusterView& view, Time now) {
   decree_.lost_part = lost_part(view);
   const std::string stuck = flush_parts_ ? flush_parts_->stuck() : std::string();
   for (const std::string& trouble :
-       {silent_nodes(view, now), silent_storage(view, now), thin_base(view, copies), flush_trouble_,
-        stuck, slow_flush(view, now), foreign_trouble_, view.holes}) {
+       {without_slots(view), silent_nodes(view, now), silent_storage(view, now),
+        thin_base(view, copies), flush_trouble_, stuck, slow_flush(view, now), foreign_trouble_,
+        view.holes}) {
     if (trouble.empty()) continue;
     decree_.degraded += (decree_.degraded.empty() ? "" : "; ") + trouble;
   }

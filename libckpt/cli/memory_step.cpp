@@ -158,7 +158,8 @@ Task<gather::Excerpt> MemoryStep::look(std::uint32_t rank, std::vector<std::stri
   gather::Excerpt excerpt;
   CKPT_CO_TRY(excerpt.record, co_await whole_record(rank));
   for (const format::TensorPlace& tensor : excerpt.record->layout.tensors)
-    if (std::ranges::binary_search(names, tensor.name)) excerpt.tensors.push_back(tensor);
+    if (format::is_among(names, tensor.name, tensor.piece, tensor.shape))
+      excerpt.tensors.push_back(tensor);
   co_return excerpt;
 }
 

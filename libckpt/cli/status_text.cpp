@@ -149,9 +149,12 @@ std::string steps_of(const Json& job) {
   for (const Json& step : list_in(job, "steps")) {
     if (count_in(step, "ranks_in_memory") == 0 && ++only_stored > stored_steps_shown) continue;
     const std::string level = text_in(step, "level");
+    // A daemon of an older version says nothing of other numbers of ranks.
+    const Json& saved = step.contains("saved_by") ? step : job;
+    const char* const count = step.contains("saved_by") ? "saved_by" : "world_size";
     const std::string memory =
         fmt::format("{} of {}, {}", number_in(step, "ranks_in_memory"),
-                    counted(number_in(job, "world_size"), "rank"), copies_of(step));
+                    counted(number_in(saved, count), "rank"), copies_of(step));
     table.add({number_in(step, "step"), number_in(step, "timeline"),
                flag_in(step, "abandoned") ? level + ", abandoned" : level, memory,
                storage_of(step)});

@@ -9,6 +9,7 @@
 #include "base/log.hpp"
 #include "base/units.hpp"
 #include "client/blocking.hpp"
+#include "gather/own_shard.hpp"
 #include "gather/stored_shards.hpp"
 #include "gather/wanted_shard.hpp"
 #include "storage/open_step.hpp"
@@ -93,10 +94,15 @@ bool has_pieces(const auto& tensors) {
 }
 
 // A shard without pieces is compared with what the trainer has as a whole, so that nothing in it is
-// left out unnoticed. So is one that the trainer would save in the same way.
+// left out unnoticed. So is one that the trainer would save in the same way. Other ranks' shards
+// may have the tensors that it lacks.
 Result<bool> is_wanted_as_saved(const format::ShardRecord& record,
                                 const LoadRequest::Wanted& wanted) {
-  if (!has_pieces(record.layout.tensors) && !has_pieces(wanted.tensors)) return true;
+  if (!has_pieces(record.layout.tensors) && !has_pieces(wanted.tensors)) {
+    std::vector<std::string_view> names;
+    for (const format::TensorSpec& tensor : wanted.tensors) names.push_back(tensor.name);
+    return !gather::lacks_names(record.layout, names);
+  }
   CKPT_TRY(const format::Layout layout,
            format::make_layout(wanted.tensors, record.id.rank, record.layout.blob_capacity));
   return format::fingerprint(layout) == record.model;

@@ -53,8 +53,12 @@ struct RankReport {
   bool restored_ok = false;       // Training got on after the start `start_id`.
   bool is_closing = false;
   std::vector<StepId> filling;  // Captures under way.
-  std::string failure;          // For people: why `failed` or `refused`.
-  Errc failure_code{};          // The reaction to it.
+  // For people: why `failed` or `refused`; in any other phase, why it has no Slots.
+  std::string failure;
+  Errc failure_code{};  // The reaction to it.
+  bool lacks_slots() const {
+    return !failure.empty() && phase != StartPhase::failed && phase != StartPhase::refused;
+  }
   bool operator==(const RankReport&) const = default;
 };
 

@@ -151,8 +151,24 @@ std::string_view tensor_name_of(std::string_view name, const std::optional<Piece
   const auto bracket = name.rfind('[');
   if (!piece || bracket == std::string_view::npos || bracket == 0) return name;
   const Region region = region_of(piece, shape);
-  const auto* box = std::get_if<Box>(&region);
-  return box != nullptr && lies_in(*box, name.substr(bracket + 1)) ? name.substr(0, bracket) : name;
+  const auto* range = std::get_if<FlatRange>(&region);
+  const Box box = range != nullptr ? Box{{range->begin}, {range->count}} : std::get<Box>(region);
+  return lies_in(box, name.substr(bracket + 1)) ? name.substr(0, bracket) : name;
+}
+
+bool is_among(std::span<const std::string> names, std::string_view name,
+              const std::optional<Piece>& piece, std::span<const std::int64_t> shape) {
+  if (std::ranges::binary_search(names, name, std::less<>())) return true;
+  const std::string_view tensor = tensor_name_of(name, piece, shape);
+  return tensor != name && std::ranges::binary_search(names, tensor, std::less<>());
+}
+
+std::string first_part_name(std::string_view name) {
+  return std::string(name) + '[';
+}
+
+std::string behind_part_names(std::string_view name) {
+  return std::string(name) + static_cast<char>('[' + 1);
 }
 
 std::optional<Piece> normalized(std::optional<Piece> piece, std::span<const std::int64_t> shape) {

@@ -38,9 +38,16 @@ std::vector<std::uint64_t> global_shape_of(const std::optional<Piece>& piece,
 
 // The name of the tensor that a part belongs to. A rank with several parts of `w` cannot give one
 // name to all: it names each after a box that it lies in, as in "w[0:4,2:4]", which may leave out
-// the last dimensions. Returns `name` where the part does not lie there, or is the whole tensor.
+// the last dimensions; a flat range after a range of elements, as in "w[20:32]". Returns `name`
+// where the part does not lie there, or is the whole tensor.
 std::string_view tensor_name_of(std::string_view name, const std::optional<Piece>& piece,
                                 std::span<const std::int64_t> shape);
+// Whether `names`, which ascend, have the name, or that of the tensor that it is a part of.
+bool is_among(std::span<const std::string> names, std::string_view name,
+              const std::optional<Piece>& piece, std::span<const std::int64_t> shape);
+// The names of parts of `name` are between these two: from the first one on, below the second one.
+std::string first_part_name(std::string_view name);
+std::string behind_part_names(std::string_view name);
 
 // Brings a piece without a problem to its one form: no order where it is row-major, no number of
 // copies, since a Layout says what lies there and not who else has it, and no piece for a whole

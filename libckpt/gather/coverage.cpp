@@ -1,6 +1,7 @@
 #include "gather/coverage.hpp"
 
 #include "format/piece.hpp"
+#include "gather/seen_forms.hpp"
 #include "plan/planner.hpp"
 
 namespace ckpt::gather {
@@ -13,7 +14,19 @@ bool has_pieces(const ListedTensor& tensor) {
   return false;
 }
 
-// Empty: all of it is there, or nobody can say what the whole is.
+// The parts that a reader puts together. Whole tensors of several ranks may be each rank's own.
+SeenForms forms_of(const ListedTensor& tensor) {
+  const bool is_each_ranks_own = tensor.is_each_ranks_own();
+  SeenForms forms;
+  for (const HeldPart& part : tensor.parts) {
+    const format::TensorPlace& place = *part.place;
+    if (!place.piece && is_each_ranks_own) continue;
+    forms.add({part.rank, place.dtype, format::global_shape_of(place.piece, place.shape)});
+  }
+  return forms;
+}
+
+// Empty: all of it is there.
 std::string gap_of(const ListedTensor& tensor) {
   if (!tensor.is_alike || !tensor.whole_in().empty()) return {};
   plan::PieceIndex index;
@@ -48,11 +61,13 @@ Missing find_missing(const std::vector<ListedTensor>& tensors) {
   if (missing.is_left_out) return missing;
   for (const ListedTensor& tensor : tensors) {
     if (!has_pieces(tensor)) continue;
-    std::string gap = gap_of(tensor);
-    if (gap.empty()) continue;
+    const SeenForms forms = forms_of(tensor);
+    std::string gap = forms.other() ? std::string() : gap_of(tensor);
+    if (!forms.other() && gap.empty()) continue;
     if (missing.tensors++ > 0) continue;
     missing.tensor = tensor.name;
     missing.what = std::move(gap);
+    if (forms.other()) missing.contradiction = contradiction_of(tensor.name, forms);
   }
   return missing;
 }

@@ -1,4 +1,5 @@
-// Coverage: which elements of declared larger tensors no rank of a step has.
+// Coverage: which elements of declared larger tensors no rank of a step has, and of which tensors
+// the ranks declared different types or global shapes.
 //
 // Such a step can be stored and copied, and nobody notices before a restore wants the tensor.
 #pragma once
@@ -15,10 +16,11 @@ namespace ckpt::gather {
 inline constexpr std::size_t coverage_pieces_max = 200'000;
 
 struct Missing {
-  std::size_t tensors = 0;   // Those with a gap.
-  std::string tensor;        // The first of them in the list,
-  std::string what;          // and its first elements that nobody has: "w[512:1024, :]".
-  bool is_left_out = false;  // There are too many pieces: nothing was looked at.
+  std::size_t tensors = 0;    // Those with a gap or a contradiction.
+  std::string tensor;         // The first of them in the list,
+  std::string what;           // and its first elements that nobody has: "w[512:1024, :]";
+  std::string contradiction;  // or the ranks that contradict each other, in words. Then no `what`.
+  bool is_left_out = false;   // There are too many pieces: nothing was looked at.
 };
 
 Missing find_missing(const std::vector<ListedTensor>& tensors);

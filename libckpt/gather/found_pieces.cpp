@@ -90,7 +90,9 @@ void FoundPieces::add(std::uint32_t rank, Excerpt excerpt) {
 }
 
 void FoundPieces::add_tensor(std::uint32_t rank, const format::TensorPlace& tensor) {
-  const auto found = found_.find(tensor.name);
+  auto found = found_.find(tensor.name);
+  if (found == found_.end())
+    found = found_.find(format::tensor_name_of(tensor.name, tensor.piece, tensor.shape));
   if (found == found_.end()) return;
   Name& name = found->second;
   const std::vector<std::uint64_t> shape = format::global_shape_of(tensor.piece, tensor.shape);
@@ -187,7 +189,7 @@ void FoundPieces::check_shared(std::uint32_t rank,
     const auto other = shared_.find(tensor.name);
     if (other == shared_.end() || tensor.extent.bytes == 0) continue;
     const auto same = std::ranges::find_if(tensors, [&](const auto& each) {
-      return each.name == other->second &&
+      return format::tensor_name_of(each.name, each.piece, each.shape) == other->second &&
              (each.alias_of == tensor.name || tensor.alias_of == each.name);
     });
     if (same != tensors.end()) continue;
@@ -200,15 +202,20 @@ void FoundPieces::check_shared(std::uint32_t rank,
 }
 
 Status FoundPieces::check_whole() const {
-  if (reader_.world_size == shard_count_) return {};
-  for (const std::string& name : names_) {
-    const Wholes& whole = found_.at(name).whole;
-    if (!whole.are_several()) continue;
+  const bool is_same_world = reader_.world_size == shard_count_;
+  for (const std::string& each : names_) {
+    const Name& name = found_.at(each);
+    const Wholes& whole = name.whole;
+    const bool has_other = name.own_whole.first() || name.pieces.first();
+    if (!whole.are_several() || (is_same_world && has_other)) continue;
+    const std::string now =
+        is_same_world ? fmt::format("rank {}, which did not have it, wants it now", reader_.rank)
+                      : fmt::format("there are {} ranks now", reader_.world_size);
     return fail(Errc::unsupported,
-                fmt::format("tensor \"{}\" was saved whole by rank {} and rank {} of {}, and there "
-                            "are {} ranks now: nothing says whether these are copies, or which "
-                            "rank goes on with which; save copies as pieces with a number each",
-                            name, whole.first, whole.second, shard_count_, reader_.world_size));
+                fmt::format("tensor \"{}\" was saved whole by rank {} and rank {} of {}, and {}: "
+                            "nothing says whether these are copies, or which rank goes on with "
+                            "which; save copies as pieces with a number each",
+                            each, whole.first, whole.second, shard_count_, now));
   }
   return {};
 }
@@ -227,9 +234,7 @@ Status FoundPieces::add_forms(plan::PieceIndex& index) const {
     if (!seen.first()) continue;
     CKPT_CHECK(index.add(piece_of(tensor, *seen.first())));
     if (!seen.other()) continue;
-    const Status added = index.add(piece_of(tensor, *seen.other()));
-    CKPT_ASSERT(!added);
-    note(first, seen.other()->rank, added.error());
+    note(first, seen.other()->rank, Error(Errc::invalid_argument, contradiction_of(tensor, seen)));
   }
   if (first) return fail(std::move(first->second));
   return {};

@@ -45,8 +45,8 @@ class FoundPieces {
   void add(std::uint32_t rank, Excerpt excerpt);
 
   // In all shards. Errors: invalid_argument (two names of one memory here have two there; a piece
-  // outside of its tensor), unsupported (a whole tensor of several ranks, and another number of
-  // readers), corruption (two types or shapes of one name).
+  // outside of its tensor; two types or whole shapes of one name: no other source helps),
+  // unsupported (a whole tensor of several ranks, and another number of readers).
   Result<plan::PieceIndex> index() const;
   // Null: no kept piece, and no bytes that are wanted as they are, are from this shard.
   std::shared_ptr<const format::ShardRecord> record(std::uint32_t rank) const;

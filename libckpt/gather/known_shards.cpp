@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "format/piece.hpp"
 #include "storage/parallel.hpp"
 
 namespace ckpt::gather {
@@ -35,6 +36,23 @@ Task<std::shared_ptr<KnownShards>> KnownShards::read(ShardSource& source) {
   co_return known;
 }
 
+// Those that are named after their place, unless they are asked for by that name.
+void KnownShards::add_parts(const Known& known, const std::string& name,
+                            std::span<const std::string> asked, Excerpt& excerpt) {
+  const auto& tensors = known.record->layout.tensors;
+  const auto name_of = [&](std::uint32_t place) -> const std::string& {
+    return tensors[place].name;
+  };
+  const std::string behind = format::behind_part_names(name);
+  auto place = std::ranges::lower_bound(known.by_name, format::first_part_name(name), {}, name_of);
+  for (; place != known.by_name.end() && name_of(*place) < behind; ++place) {
+    const format::TensorPlace& tensor = tensors[*place];
+    const bool is_part = format::tensor_name_of(tensor.name, tensor.piece, tensor.shape) == name;
+    if (is_part && !std::ranges::binary_search(asked, tensor.name))
+      excerpt.tensors.push_back(tensor);
+  }
+}
+
 Task<Excerpt> KnownShards::look(std::uint32_t rank, std::vector<std::string> names) {
   const Known& known = shards_.at(rank);
   const auto& tensors = known.record->layout.tensors;
@@ -46,6 +64,7 @@ Task<Excerpt> KnownShards::look(std::uint32_t rank, std::vector<std::string> nam
         [&](std::uint32_t each) -> const std::string& { return tensors[each].name; });
     if (place != known.by_name.end() && tensors[*place].name == name)
       excerpt.tensors.push_back(tensors[*place]);
+    add_parts(known, name, names, excerpt);
   }
   co_return excerpt;
 }

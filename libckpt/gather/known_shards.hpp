@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ class KnownShards final : public ShardSource {
   };
   explicit KnownShards(ShardSource& source) : source_(source) {}
   Task<void> learn(std::size_t rank);
+  static void add_parts(const Known& known, const std::string& name,
+                        std::span<const std::string> asked, Excerpt& excerpt);
 
   ShardSource& source_;
   std::vector<Known> shards_;

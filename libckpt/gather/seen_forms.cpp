@@ -1,5 +1,8 @@
 #include "gather/seen_forms.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <utility>
 
 #include "base/assert.hpp"
@@ -26,6 +29,17 @@ void SeenForms::add(SeenForm seen) {
 void SeenForms::add(const SeenForms& seen) {
   if (seen.first_) add(*seen.first_);
   if (seen.other_) add(*seen.other_);
+}
+
+std::string contradiction_of(std::string_view tensor, const SeenForms& forms) {
+  CKPT_ASSERT(forms.other().has_value());
+  const SeenForm& first = *forms.first();
+  const SeenForm& other = *forms.other();
+  return fmt::format(
+      "tensor \"{}\" is {} [{}] as rank {} saved it, and {} [{}] as rank {} did: parts of one "
+      "tensor have one type and one global shape",
+      tensor, safetensors_name(first.dtype), fmt::join(first.shape, ", "), first.rank,
+      safetensors_name(other.dtype), fmt::join(other.shape, ", "), other.rank);
 }
 
 }  // namespace ckpt::gather

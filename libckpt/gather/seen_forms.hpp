@@ -7,6 +7,8 @@
 #include <ckpt/tensor.hpp>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace ckpt::gather {
@@ -32,5 +34,8 @@ class SeenForms {
   std::optional<SeenForm> first_;
   std::optional<SeenForm> other_;
 };
+
+// For people, where there is another form: names the tensor, both ranks and both forms.
+std::string contradiction_of(std::string_view tensor, const SeenForms& forms);
 
 }  // namespace ckpt::gather

@@ -19,7 +19,7 @@ namespace ckpt::gather {
 // Excerpt: a shard as far as a reader of some tensors has to know it.
 struct Excerpt {
   std::shared_ptr<const format::ShardRecord> record;  // Perhaps without tensors.
-  std::vector<format::TensorPlace> tensors;           // Those of wanted names.
+  std::vector<format::TensorPlace> tensors;           // Those of wanted names, and their parts.
 };
 
 // Descriptions are small, and many shards may have no wanted name.
@@ -37,7 +37,8 @@ class ShardSource {
   // The nearest of the copies that ranks declared is read.
   virtual Nearness nearness(std::uint32_t /*rank*/) const { return Nearness::storage; }
 
-  // `names` ascend. Errors: corruption (the description is damaged), unavailable, io.
+  // `names` ascend. Parts that are named after their place come, too (format::tensor_name_of).
+  // Errors: corruption (the description is damaged), unavailable, io.
   virtual Task<Excerpt> look(std::uint32_t rank, std::vector<std::string> names) = 0;
   // The record with all of its tensors. Errors: as look().
   virtual Task<std::shared_ptr<const format::ShardRecord>> whole_record(std::uint32_t rank) = 0;

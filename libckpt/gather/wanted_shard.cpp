@@ -50,7 +50,7 @@ std::vector<WantedPiece> pieces_of(const ShapedShard& shaped, std::span<std::byt
   for (const format::TensorPlace& tensor : layout.tensors) {
     if (!tensor.alias_of.empty() || shaped.whole_tensors.contains(tensor.name)) continue;
     WantedPiece wanted;
-    wanted.want.name = tensor.name;
+    wanted.want.name = format::tensor_name_of(tensor.name, tensor.piece, tensor.shape);
     wanted.want.dtype = tensor.dtype;
     wanted.want.shape = format::global_shape_of(tensor.piece, tensor.shape);
     wanted.want.region = format::region_of(tensor.piece, tensor.shape);
@@ -96,17 +96,19 @@ void join(const ShardRecord& source, const std::string& prefix, const std::set<s
 // of it.
 void join_names(std::span<const std::shared_ptr<const ShardRecord>> sources,
                 std::vector<format::TensorSpec>& specs, ShapedShard& shaped) {
-  std::set<std::string> known;
-  for (const format::TensorSpec& tensor : specs) known.insert(tensor.name);
+  std::set<std::string, std::less<>> known;
+  for (const format::TensorSpec& tensor : specs)
+    known.emplace(format::tensor_name_of(tensor.name, tensor.piece, tensor.shape));
   for (const std::shared_ptr<const ShardRecord>& source : sources) {
     for (const format::TensorPlace& tensor : source->layout.tensors) {
-      if (!tensor.piece || !known.insert(tensor.name).second) continue;
+      const auto name = format::tensor_name_of(tensor.name, tensor.piece, tensor.shape);
+      if (!tensor.piece || !known.emplace(name).second) continue;
       Piece none;
       none.global_shape = tensor.piece->global_shape;
       none.flat_begin = 0;
-      specs.push_back({tensor.name, tensor.dtype, /*shape=*/{0}, /*alias_of=*/"", /*archive=*/"",
-                       std::move(none)});
-      shaped.whole_tensors[tensor.name] = {source->id.rank, 0};
+      specs.push_back({std::string(name), tensor.dtype, /*shape=*/{0}, /*alias_of=*/"",
+                       /*archive=*/"", std::move(none)});
+      shaped.whole_tensors[std::string(name)] = {source->id.rank, 0};
     }
   }
 }
@@ -127,7 +129,7 @@ struct Holders {
 struct SeenPieces {
   std::vector<std::string> names;  // They ascend.
   std::set<std::string> divided;   // Those that are a piece in some shard.
-  std::map<std::string, Holders> holders;
+  std::map<std::string, Holders, std::less<>> holders;
 };
 
 // `seen` lives until the Task ends.
@@ -135,8 +137,9 @@ Task<void> look_for_pieces(ShardSource& source, SeenPieces& seen, std::uint32_t 
   std::vector<std::string> asked = seen.names;
   CKPT_CO_TRY(const Excerpt found, co_await source.look(rank, std::move(asked)));
   for (const format::TensorPlace& tensor : found.tensors) {
-    if (tensor.piece) seen.divided.insert(tensor.name);
-    Holders& known = seen.holders.try_emplace(tensor.name, Holders{rank}).first->second;
+    const std::string name(format::tensor_name_of(tensor.name, tensor.piece, tensor.shape));
+    if (tensor.piece) seen.divided.insert(name);
+    Holders& known = seen.holders.try_emplace(name, Holders{rank}).first->second;
     known.are_several = known.are_several || known.first != rank;
   }
   co_return Status();
@@ -149,7 +152,8 @@ Task<void> look_for_pieces(ShardSource& source, SeenPieces& seen, std::uint32_t 
 Task<void> keep_pieces(ShardSource& source, ReaderRank reader,
                        std::vector<format::TensorSpec>& wanted) {
   SeenPieces seen;
-  for (const format::TensorSpec& tensor : wanted) seen.names.push_back(tensor.name);
+  for (const format::TensorSpec& tensor : wanted)
+    seen.names.emplace_back(format::tensor_name_of(tensor.name, tensor.piece, tensor.shape));
   std::ranges::sort(seen.names);
   seen.names.erase(std::ranges::unique(seen.names).begin(), seen.names.end());
   std::function<Task<void>(std::size_t)> look = [&](std::size_t rank) {
@@ -158,9 +162,10 @@ Task<void> keep_pieces(ShardSource& source, ReaderRank reader,
   CKPT_CO_CHECK(
       co_await storage::for_each_parallel(source.shard_count(), looks_in_flight, std::move(look)));
   const std::set<std::string>& divided = seen.divided;
-  const std::map<std::string, Holders>& holders = seen.holders;
+  const auto& holders = seen.holders;
   const auto is_kept = [&](const format::TensorSpec& tensor) {
-    const auto there = holders.find(tensor.name);
+    const auto there =
+        holders.find(format::tensor_name_of(tensor.name, tensor.piece, tensor.shape));
     if (there == holders.end()) return false;
     if (tensor.piece || divided.contains(tensor.name)) return true;
     const Holders& own = there->second;

@@ -51,8 +51,13 @@ format::RankReport report_of_rank(const Rank& rank, const Session& session,
   report.last_seen = session.last_seen;
   report.restored_ok = session.restored_ok;
   report.is_closing = session.is_closing;
-  report.failure = session.failure;
-  report.failure_code = session.failure_code;
+  if (session.phase == StartPhase::failed || session.phase == StartPhase::refused) {
+    report.failure = session.failure;
+    report.failure_code = session.failure_code;
+  } else if (session.events != nullptr && rank.slots_failure) {
+    report.failure = without_slots(*rank.slots_failure);
+    report.failure_code = rank.slots_failure->code();
+  }
   for (const OwnSlot& own : own_slots.slots) {
     const auto state = own.slot->state();
     if (own.filler == session.id || state == arena::Slot::State::filled) {

@@ -438,8 +438,8 @@ std::string Captures::trouble() const {
   for (const auto& [number_of_rank, rank] : ranks_) {
     const bool is_attached = rank.session != nullptr && rank.session->events != nullptr;
     if (!is_attached || !rank.slots_failure) continue;
-    text += fmt::format("{}rank {} has no Slots to save in: {}", text.empty() ? "" : "; ",
-                        number_of_rank, rank.slots_failure->message());
+    text += fmt::format("{}rank {} {}", text.empty() ? "" : "; ", number_of_rank,
+                        without_slots(*rank.slots_failure));
   }
   return text;
 }

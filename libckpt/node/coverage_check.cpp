@@ -12,15 +12,24 @@ namespace ckpt::node {
 
 namespace {
 
-// "w[512:1024, :], which no rank has saved, and parts of 2 more".
+// "stored without w[512:1024, :], which no rank has saved, and parts of 2 more: a reader of the
+// whole tensor will fail".
 std::string in_words(const gather::Missing& missing) {
+  const std::size_t others = missing.tensors - 1;
+  if (!missing.contradiction.empty())
+    return fmt::format(
+        "stored with a contradiction{}, so that only the same ranks can restore {}: {}",
+        others == 0 ? "" : fmt::format(", and with holes or contradictions in {} more", others),
+        others == 0 ? "it" : "them", missing.contradiction);
   return fmt::format(
-      "{}, which no rank has saved{}", missing.what,
-      missing.tensors == 1 ? "" : fmt::format(", and parts of {} more", missing.tensors - 1));
+      "stored without {}, which no rank has saved{}: a reader of the whole tensor "
+      "will fail",
+      missing.what, others == 0 ? "" : fmt::format(", and parts of {} more", others));
 }
 
 bool are_equal(const gather::Missing& one, const gather::Missing& other) {
-  return one.tensors == other.tensors && one.tensor == other.tensor && one.what == other.what;
+  return one.tensors == other.tensors && one.tensor == other.tensor && one.what == other.what &&
+         one.contradiction == other.contradiction;
 }
 
 }  // namespace
@@ -106,8 +115,7 @@ void CoverageCheck::show(format::StepId at) {
   since_ = at.step;
   life_.touch();
   if (now.tensors > 0) {
-    log_warning("job={} step={} is stored without {}: a reader of the whole tensor will fail",
-                facts_.shape.job, number(at.step), in_words(now));
+    log_warning("job={} step={} is {}", facts_.shape.job, number(at.step), in_words(now));
   } else if (had_holes) {
     log_info("job={} step={} is stored with all pieces again", facts_.shape.job, number(at.step));
   }
@@ -115,9 +123,7 @@ void CoverageCheck::show(format::StepId at) {
 
 std::string CoverageCheck::text() const {
   if (missing_.tensors == 0) return {};
-  std::string text =
-      fmt::format("steps from {} on are stored without {}: a reader of the whole tensor will fail",
-                  number(since_), in_words(missing_));
+  std::string text = fmt::format("steps from {} on are {}", number(since_), in_words(missing_));
   if (kept_) text += fmt::format("; step {}, which lacks less, is kept", number(kept_->step));
   return text;
 }

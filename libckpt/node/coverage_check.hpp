@@ -1,6 +1,6 @@
-// CoverageCheck: says which declared tensors lack elements in the newest stored step, and keeps the
-// last step that lacks less: a rank that forgets its piece would else be noticed at a restore, when
-// retention has deleted what was whole.
+// CoverageCheck: says which declared tensors lack elements in the newest stored step, or are of
+// different forms in different ranks, and keeps the last step that lacks less: a rank that forgets
+// its piece would else be noticed at a restore, when retention has deleted what was whole.
 //
 // Where this node coordinates, it reads the descriptions of each stored step whose layouts are not
 // those of a step that was looked through: in the background, or before retention deletes any.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/assert.hpp"
+#include "format/piece.hpp"
 #include "node/peer_chunks.hpp"
 #include "replicate/joint_fetch.hpp"
 #include "replicate/shard_fetch.hpp"
@@ -101,7 +102,8 @@ Task<gather::Excerpt> HeldShards::look(std::uint32_t rank, std::vector<std::stri
   gather::Excerpt excerpt;
   std::function<void()> pick = [&excerpt, &names, record] {
     for (const format::TensorPlace& tensor : record->layout.tensors)
-      if (std::ranges::binary_search(names, tensor.name)) excerpt.tensors.push_back(tensor);
+      if (format::is_among(names, tensor.name, tensor.piece, tensor.shape))
+        excerpt.tensors.push_back(tensor);
     excerpt.record = without_tensors(*record);
   };
   if (record->layout.tensors.size() < replicate::tensors_worth_a_thread) {

@@ -99,17 +99,23 @@ bool is_damaged_there(const agree::DamagedShards& damaged, format::StepId at) {
 }
 
 struct StepHeld {
-  std::uint32_t ranks = 0;  // With a copy in memory.
-  std::size_t copies = 0;   // Failure domains that hold the rank with the fewest.
+  std::uint32_t saved_by = 0;  // The number of ranks that made it.
+  std::uint32_t ranks = 0;     // With a copy in memory.
+  std::size_t copies = 0;      // Failure domains that hold the rank with the fewest.
 };
 
 StepHeld held(const agree::ClusterView& view, format::StepId at) {
   StepHeld result;
   result.copies = SIZE_MAX;
-  for (const auto& copies : agree::copies_of_any(view, at)) {
+  const agree::StepCopies shards = agree::copies_of_any(view, at);
+  for (const auto& copies : shards) {
     result.ranks += copies ? 1 : 0;
     result.copies = std::min(result.copies, copies ? copies->domains : 0);
   }
+  result.saved_by = static_cast<std::uint32_t>(shards.size());
+  if (result.ranks > 0 || !view.published) return result;
+  const auto stored = std::ranges::find(*view.published, at, &agree::PublishedStep::at);
+  if (stored != view.published->end()) result.saved_by = stored->world_size;
   return result;
 }
 
@@ -145,6 +151,7 @@ json steps_of(const agree::ClusterView& view, const agree::History& history,
     list.push_back({{"timeline", at.timeline},
                     {"step", number(at.step)},
                     {"level", level},
+                    {"saved_by", in_memory.saved_by},
                     {"ranks_in_memory", in_memory.ranks},
                     {"copies", in_memory.copies},
                     {"on_storage", is_durable},
@@ -251,6 +258,10 @@ json copies_status(const storage::CopiesDiffer& copies) {
           {"tensor", copies.first.name},    {"ranks", copies.first.ranks}};
 }
 
+json text_or_null(const std::string& text) {
+  return text.empty() ? json() : json(text);
+}
+
 json missing_status(const CoverageCheck& coverage) {
   const gather::Missing& missing = coverage.missing();
   if (missing.tensors == 0 || !coverage.checked()) return nullptr;
@@ -258,11 +269,8 @@ json missing_status(const CoverageCheck& coverage) {
           {"step", number(coverage.checked()->step)},
           {"tensors", missing.tensors},
           {"tensor", missing.tensor},
-          {"what", missing.what}};
-}
-
-json text_or_null(const std::string& text) {
-  return text.empty() ? json() : json(text);
+          {"what", missing.what},
+          {"contradiction", text_or_null(missing.contradiction)}};
 }
 
 json second_status(const SecondPlace* place, const std::optional<StorageSeen>& look) {
@@ -296,8 +304,10 @@ std::string Job::degraded() const {
       facts_.shape, facts_.members, facts_.node,
       [this](const std::string& node) { return peers_.is_live(node); });
   const std::string of_all = joined(facts_.decree.degraded, facts_.decree.lost_part);
-  return joined(joined(joined(joined(of_all, peers_.trouble()), copies), at_odds),
-                captures_.trouble());
+  // The coordinator says the same to all nodes.
+  std::string captures = captures_.trouble();
+  if (of_all.find(captures) != std::string::npos) captures.clear();
+  return joined(joined(joined(joined(of_all, peers_.trouble()), copies), at_odds), captures);
 }
 
 bool Job::begin_look() {

@@ -6,6 +6,10 @@
 
 namespace ckpt::node {
 
+std::string without_slots(const Error& why) {
+  return "has no Slots to save in: " + why.message();
+}
+
 Rank& Ranks::operator[](std::uint32_t rank) {
   Rank& it = ranks_[rank];
   it.rank = rank;

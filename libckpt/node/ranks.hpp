@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct Rank {
   std::uint64_t wanted_slot_bytes = 0;           // For the newest layout; 0: there is none.
   std::optional<TakeOver> taken_over;            // By the newest session.
 };
+
+// For people, behind the rank: that its Slots could not be made, and why.
+std::string without_slots(const Error& why);
 
 // Caller: the session that calls, and its rank. Both stay while the call is carried out.
 struct Caller {

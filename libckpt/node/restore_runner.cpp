@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <variant>
 
 #include "arena/arena_limits.hpp"
@@ -12,7 +11,7 @@
 #include "base/counted.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
-#include "format/piece.hpp"
+#include "gather/own_shard.hpp"
 #include "gather/wanted_shard.hpp"
 #include "node/held_shards.hpp"
 #include "node/unasked_tensors.hpp"
@@ -226,22 +225,6 @@ std::vector<format::TensorSpec> specs_of(const format::Layout& layout) {
   return specs;
 }
 
-// Whether some tensor of both is another part of the whole.
-bool are_other_pieces(const format::Layout& wanted, const format::Layout& saved) {
-  std::map<std::string_view, const format::TensorPlace*> there;
-  for (const format::TensorPlace& tensor : saved.tensors) there.emplace(tensor.name, &tensor);
-  return std::ranges::any_of(wanted.tensors, [&](const format::TensorPlace& tensor) {
-    const auto found = there.find(tensor.name);
-    if (found == there.end()) return false;
-    const format::TensorPlace& other = *found->second;
-    if (!tensor.piece && !other.piece) return false;
-    return format::global_shape_of(tensor.piece, tensor.shape) ==
-               format::global_shape_of(other.piece, other.shape) &&
-           !(format::region_of(tensor.piece, tensor.shape) ==
-             format::region_of(other.piece, other.shape));
-  });
-}
-
 }  // namespace
 
 // Ranks that restore together read the same records.
@@ -255,18 +238,14 @@ std::shared_ptr<SharedRecords> RestoreRunner::records_of(const format::Start& st
   return shared;
 }
 
-// The same number of ranks may be another mesh, and captures of ranks that hold copies have only
-// parts. Errors: those of reading the record of what was saved.
+// The same number of ranks may be another mesh, or the same ranks in another order, and captures of
+// ranks that hold copies have only parts. Errors: those of reading the record of what was saved.
 Task<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId id,
                                        const format::Start& start) {
   if (start.is_of_others()) co_return true;
-  const auto wanted = [&]() -> const format::Layout* {  // Null: its save is as it wants it.
+  const auto wanted = [&]() -> const format::Layout* {  // Null: nobody says what it wants.
     const Session* session = ranks_.find(id);
-    if (session == nullptr || session->restored_layout() == nullptr) return nullptr;
-    const bool has_pieces =
-        std::ranges::any_of(session->restored_layout()->tensors,
-                            [](const auto& tensor) { return tensor.piece.has_value(); });
-    return session->wanted_tensors || has_pieces ? session->restored_layout() : nullptr;
+    return session == nullptr ? nullptr : session->restored_layout();
   };
   if (wanted() == nullptr) co_return false;
   HeldShards shards({facts_, slots_, replication_, storage_, records_of(start)}, start);
@@ -275,10 +254,12 @@ Task<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId id,
   if (tensors == nullptr) co_return false;
   const bool has_copies = ranks_.find(id)->wanted_tensors != nullptr;
   if (!saved && has_copies) co_return true;
+  // Another copy of what the rank saved may be good.
+  if (!saved && !gather::has_pieces(*tensors)) co_return false;
   // No kind of error that would end the Start for all ranks: another step may do.
   if (!saved) co_return fail(Errc::unavailable, saved.error().message());
   if (has_copies) co_return format::fingerprint(*tensors) != (*saved)->model;
-  co_return are_other_pieces(*tensors, (*saved)->layout);
+  co_return gather::has_others(*tensors, (*saved)->layout);
 }
 
 // Puts the rank's own capture into one of its Slots again, as if it was offered as it is: lost

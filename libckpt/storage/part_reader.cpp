@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <span>
 #include <vector>
 
 #include "base/units.hpp"
+#include "format/piece.hpp"
 #include "os/path.hpp"
 #include "storage/catalog.hpp"
 
@@ -81,8 +83,9 @@ PartExcerpt excerpt_of(const format::ShardPart& part, std::span<const std::strin
   auto& tensors = excerpt.front.record.layout.tensors;
   excerpt.front.tensors = static_cast<std::uint32_t>(tensors.size());
   for (std::uint32_t place = 0; place < tensors.size(); ++place) {
-    if (std::ranges::binary_search(names, tensors[place].name))
-      excerpt.entries.push_back({place, tensors[place]});
+    const format::TensorPlace& tensor = tensors[place];
+    if (format::is_among(names, tensor.name, tensor.piece, tensor.shape))
+      excerpt.entries.push_back({place, tensor});
   }
   tensors.clear();
   std::ranges::sort(excerpt.entries, {}, [](const format::PartEntry& entry) -> const std::string& {
@@ -101,14 +104,25 @@ Status check_front(const format::Manifest& manifest, std::uint32_t rank,
   return fail(Errc::corruption, "its front is not what the manifest says");
 }
 
-// The blocks that may have these names, in runs without a gap.
+// The blocks that may have the name, or parts of the tensor that are named after their place.
+void choose_blocks(const format::PartFront& front, const std::string& name,
+                   std::set<const format::PartBlock*>& chosen) {
+  const format::PartBlock* const end = front.blocks.data() + front.blocks.size();
+  if (const format::PartBlock* block = front.find(name)) chosen.insert(block);
+  const format::PartBlock* block = front.find(format::first_part_name(name));
+  if (block == nullptr) block = front.blocks.data();
+  const std::string behind = format::behind_part_names(name);
+  while (block != end && block->first_name < behind) chosen.insert(block++);
+}
+
+// These blocks, in runs without a gap.
 std::vector<std::span<const format::PartBlock>> runs_of(const format::PartFront& front,
                                                         std::span<const std::string> names) {
+  std::set<const format::PartBlock*> chosen;
+  for (const std::string& name : names) choose_blocks(front, name, chosen);
   std::vector<std::span<const format::PartBlock>> runs;
   const format::PartBlock* behind = nullptr;
-  for (const std::string& name : names) {
-    const format::PartBlock* block = front.find(name);
-    if (block == nullptr || block + 1 == behind) continue;
+  for (const format::PartBlock* block : chosen) {
     if (block == behind) {
       runs.back() = {runs.back().data(), runs.back().size() + 1};
     } else {
@@ -139,7 +153,8 @@ Task<PartExcerpt> read_excerpt(os::FileSystem& files, std::string path,
       const auto part = std::span(bytes).subspan(block.offset - begin, block.bytes);
       CKPT_CO_TRY(auto entries, format::decode_part_block(excerpt.front, block, part));
       for (format::PartEntry& entry : entries) {
-        if (std::ranges::binary_search(names, entry.tensor.name))
+        const format::TensorPlace& tensor = entry.tensor;
+        if (format::is_among(names, tensor.name, tensor.piece, tensor.shape))
           excerpt.entries.push_back(std::move(entry));
       }
     }

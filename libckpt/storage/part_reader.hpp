@@ -28,8 +28,9 @@ struct PartExcerpt {
   format::PartFront front;
   std::vector<format::PartEntry> entries;  // Ascending by name. Names that it lacks have none.
 };
-// Reads only the front and the blocks that may have these names: two reads for names that lie
-// together. Errors: as read_part.
+// Also the parts of these tensors that are named after their place (format::tensor_name_of). Reads
+// only the front and the blocks that may have such names: two reads for names that lie together.
+// Errors: as read_part.
 Task<PartExcerpt> find_tensors(os::FileSystem& files, std::string step_directory,
                                std::shared_ptr<const format::Manifest> manifest, std::uint32_t rank,
                                std::vector<std::string> names);

@@ -30,6 +30,8 @@ struct FlatRange {
 using Region = std::variant<Box, FlatRange>;
 
 // Says where a registered tensor lies in the global one. Its own shape says how large the part is.
+// A rank with several parts of a tensor "w" names each after a box that it lies in, "w[0:4,2:4]",
+// or a flat range after a range, "w[20:32]": others find them as parts of "w".
 struct Piece {
   std::vector<std::uint64_t> global_shape;
   // A box's first index in each dimension of the global tensor.

@@ -170,6 +170,23 @@ TEST_CASE("takeover: no step is given up while a node may still come", "[unit][a
   }
 }
 
+TEST_CASE("coordinator: ranks without Slots are named with their nodes", "[unit][agree]") {
+  Scene scene(3);
+  scene.train(1, 5);
+  scene.hold_everywhere(1, 5);
+  scene.rank(1).failure = "has no Slots to save in: too little";
+  scene.view.reports[2].ranks.push_back(scene.rank(2));
+  scene.view.reports[2].ranks[1].rank = 7;
+  for (format::RankReport& rank : scene.view.reports[2].ranks) rank.failure = "has none";
+  scene.rank(0).phase = GENERATE(format::StartPhase::failed, format::StartPhase::refused);
+  scene.rank(0).failure = "speaks of a restore";
+  agree::Coordinator coordinator({"A", 1});
+  coordinator.decide(scene.view, Time{});
+  CHECK(coordinator.decree().degraded ==
+        "node B: rank 1 has no Slots to save in: too little; node C: rank 2 has none; "
+        "rank 7 has none");
+}
+
 TEST_CASE("takeover: a node that is heard and does not report is named", "[unit][agree]") {
   Scene scene(2);
   scene.train(1, 5);

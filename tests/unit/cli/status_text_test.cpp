@@ -47,6 +47,15 @@ TEST_CASE("status text: bytes that saves share are counted in a line, if there a
         "  copies: 4.0 MiB sent to peers, 1.0 MiB unchanged and not sent");
 }
 
+TEST_CASE("status text: a step is shown with the number of ranks that saved it", "[unit][cli]") {
+  Json status = answer();
+  Json& step = status["jobs"][0]["steps"][0];
+  CHECK_THAT(line_with(to_text(status), "durable"), Contains("1 of 1 rank, 1 copy"));
+  step["saved_by"] = 4u;
+  step["ranks_in_memory"] = 3u;
+  CHECK_THAT(line_with(to_text(status), "durable"), Contains("3 of 4 ranks, 1 copy"));
+}
+
 TEST_CASE("status text: how much of a restore came from storage stands beside its rank",
           "[unit][cli]") {
   Json status = answer();

@@ -216,6 +216,31 @@ TEST_CASE("restore from storage: whole tensors of several ranks are read by thes
              Contains("\"weights\" was saved whole by rank 0 and rank 1 of 2"));
 }
 
+TEST_CASE("restore from storage: a rank gets a tensor that another one saved", "[unit][client]") {
+  const Directory directory;
+  RestoringTrainer trainer;
+  trainer.save(7);
+  std::vector<test::FakeShard> shards(2, trainer.node->shards[0]);
+  for (std::uint32_t rank : {0u, 1u}) {
+    auto record = *shards[rank].record;
+    record.id.rank = rank;
+    record.world_size = 2;
+    record.layout.members[0].file_name = format::member_name(rank, "safetensors");
+    record.layout.members[1].file_name = format::member_name(rank, "blobs");
+    if (rank == 1) record.layout.tensors[0].name = "other";
+    shards[rank].record = std::make_shared<const format::ShardRecord>(std::move(record));
+  }
+  publish(directory.path(), std::move(shards));
+  Options options;
+  options.rank = 1;
+  options.world_size = 2;
+  RestoringTrainer swapped(options);
+  const auto restored = swapped.session.restore({.from = directory.path()});
+  REQUIRE((restored ? "" : restored.error().message()) == "");
+  CHECK(swapped.weights == std::vector<std::byte>(swapped.weights.size(), std::byte{7}));
+  CHECK(swapped.rng == std::vector<std::byte>(swapped.rng.size(), std::byte{107}));
+}
+
 TEST_CASE("restore from storage: a checkpoint, or the newest of a directory", "[unit][client]") {
   const Directory directory;
   {

@@ -218,7 +218,11 @@ TEST_CASE("piece: a part that is named after its box belongs to the tensor of th
   CHECK(tensor_name_of("w[0:4,0:2]", std::nullopt, shape) == "w[0:4,0:2]");
   piece.offset.clear();
   piece.flat_begin = 0;
-  CHECK(tensor_name_of("w[0:4]", piece, std::vector<std::int64_t>{4}) == "w[0:4]");
+  const std::vector<std::int64_t> four{4};
+  CHECK(tensor_name_of("w[0:4]", piece, four) == "w");
+  CHECK(tensor_name_of("w[0:8]", piece, four) == "w");  // A part of the range.
+  for (const std::string name : {"w[0:3]", "w[1:4]", "w[0:4,0:2]", "w[0]"})
+    CHECK(tensor_name_of(name, piece, four) == name);
 }
 
 TEST_CASE("piece: a part outside of its tensor is refused", "[unit][format]") {

@@ -137,6 +137,36 @@ TEST_CASE("known shards: a name that a rank lacks is found as nothing", "[unit][
   CHECK(found->tensors[1].name == "c");
 }
 
+TEST_CASE("known shards: parts that are named after their place come with the tensor, once",
+          "[unit][gather]") {
+  const Shape shape = {8, 2};
+  Scene scene;
+  scene.publish({{{"w", {3}, plan::whole(Shape{3}), {}},
+                  {"w.x", {3}, plan::whole(Shape{3}), {}},
+                  {"w[0:2]", shape, Box{{0, 0}, {2, 2}}, {}},
+                  {"w[0:8]", shape, Box{{3, 0}, {1, 2}}, {}},
+                  {"w[4:6]", shape, Box{{6, 0}, {1, 2}}, {}},  // It lies elsewhere.
+                  {"wx", {3}, plan::whole(Shape{3}), {}}}});
+  const auto known = scene.run(KnownShards::read(scene.source()));
+  REQUIRE(known);
+  StoredShards& stored = scene.source();
+  for (ShardSource* source :
+       {static_cast<ShardSource*>(known->get()), static_cast<ShardSource*>(&stored)}) {
+    const auto names_of = [&](std::vector<std::string> asked) {
+      const auto found = scene.run(source->look(0, std::move(asked)));
+      REQUIRE(found);
+      std::vector<std::string> names;
+      for (const format::TensorPlace& tensor : found->tensors) names.push_back(tensor.name);
+      std::ranges::sort(names);
+      return names;
+    };
+    CHECK(names_of({"w"}) == std::vector<std::string>{"w", "w[0:2]", "w[0:8]"});
+    CHECK(names_of({"w", "w[0:2]"}) == std::vector<std::string>{"w", "w[0:2]", "w[0:8]"});
+    CHECK(names_of({"w[0:2]"}) == std::vector<std::string>{"w[0:2]"});
+    CHECK(names_of({"v"}).empty());
+  }
+}
+
 TEST_CASE("tensor list: parts are listed by name and rank", "[unit][gather]") {
   const Shape shape = {6, 4};
   Scene scene;

@@ -1,4 +1,5 @@
-// Goal:   elements of a declared larger tensor that no rank has are named, and nothing else is.
+// Goal:   elements of a declared larger tensor that no rank has are named, and so are ranks that
+//         contradict each other; nothing else is.
 // Method: lists of tensors by hand, whose ranks have boxes, ranges, all, or the same twice.
 #include "gather/coverage.hpp"
 
@@ -64,6 +65,33 @@ TEST_CASE("coverage: who has all of it makes up for a missing piece", "[unit][ga
   both.rows(0, 4);
   both.place({8, 2});
   CHECK(find_missing({both.tensor}).tensors == 0);
+}
+
+TEST_CASE("coverage: ranks that declare other types or global shapes are named", "[unit][gather]") {
+  Listed odd("a", {8, 2}), other("b", {8, 2}), plain("c", {8, 2});
+  odd.rows(0, 4).rows(4, 4);
+  format::TensorPlace& second = odd.places.back();
+  SECTION("another type") {
+    second.dtype = DType::f64;
+    CHECK(find_missing({odd.tensor}).contradiction.find("F64 [8, 2] as rank 1") !=
+          std::string::npos);
+  }
+  SECTION("another global shape") {
+    second.piece->global_shape = {9, 2};
+  }
+  odd.tensor.is_alike = false;
+  other.rows(0, 4);
+  const Missing missing = find_missing({odd.tensor, other.tensor});
+  CHECK(missing.tensors == 2);
+  CHECK(missing.tensor == "a");
+  CHECK(missing.what.empty());
+  CHECK(missing.contradiction.find("tensor \"a\" is F32 [8, 2] as rank 0") != std::string::npos);
+  plain.place({8, 2});
+  plain.place({3});
+  plain.tensor.is_alike = false;
+  CHECK(find_missing({plain.tensor}).tensors == 0);  // Each rank's own.
+  plain.rows(0, 8);
+  CHECK(find_missing({plain.tensor}).tensors == 0);
 }
 
 TEST_CASE("coverage: too many pieces are not looked at", "[unit][gather]") {

@@ -121,6 +121,55 @@ TEST_CASE("found pieces: of many shards those are kept that a want overlaps", "[
   }
 }
 
+TEST_CASE("found pieces: parts that are named after their place belong to the tensor",
+          "[unit][gather]") {
+  const Shape shape = {8, 4};
+  TensorPlace range = whole_place("w[28:32]", {4});
+  range.piece = Piece{shape, {}, 28, {}, 0};
+  const ByRank shards = {{place_of("w[0:4]", shape, Box{{0, 0}, {4, 4}}),
+                          place_of("w[6:7]", shape, Box{{6, 0}, {1, 4}}, 4096)},
+                         {place_of("w[4:6,0:4]", shape, Box{{4, 0}, {2, 4}}), range},
+                         {place_of("w[0:2]", shape, Box{{4, 0}, {4, 4}}),  // Lies elsewhere.
+                          whole_place("w[0:8]", shape, 4096)}};            // No part.
+  Wants wants;
+  wants.pieces = {want_of("w", shape, Box{{0, 0}, {8, 4}})};
+  FoundPieces found(wants, {0, 1}, std::vector<plan::Holder>(3));
+  add_all(found, shards, {2, 0, 1});
+  CHECK(found.piece_count() == 4);
+  const auto index = found.index();
+  REQUIRE(index);
+  CHECK(holders_of(*index, wants.pieces[0].want) == std::set<std::uint32_t>{0, 1});
+}
+
+TEST_CASE("found pieces: ranks that contradict each other are an error that no source mends",
+          "[unit][gather]") {
+  const Shape shape = {8};
+  TensorPlace other = place_of("w", shape, Box{{4}, {4}});
+  Wants wants;
+  wants.pieces = {want_of("w", shape, Box{{0}, {4}})};  // What contradicts is not in it.
+  SECTION("in the type") {
+    other.dtype = DType::f32;
+    const auto error = error_of({{place_of("w", shape, Box{{0}, {4}})}, {other}}, wants);
+    CHECK_THAT(error, Contains("invalid argument: tensor \"w\" is U32 [8] as rank 0 saved it, and "
+                               "F32 [8] as rank 1 did"));
+  }
+  SECTION("in the global shape") {
+    other = place_of("w", {9}, Box{{4}, {4}});
+    const auto error = error_of({{place_of("w", shape, Box{{0}, {4}})}, {other}}, wants);
+    CHECK_THAT(error, Contains("U32 [8] as rank 0 saved it, and U32 [9] as rank 1 did"));
+  }
+}
+
+TEST_CASE("found pieces: a whole tensor of several other ranks is none of them for a new one",
+          "[unit][gather]") {
+  const ByRank shards = {{}, {whole_place("w", {4})}, {whole_place("w", {4})}};
+  Wants wants;
+  wants.pieces = {want_of("w", {4}, Box{{0}, {4}})};
+  CHECK_THAT(error_of(shards, wants, {0, 3}),
+             Contains("unsupported: tensor \"w\" was saved whole by rank 1 and rank 2 of 3"));
+  CHECK(error_of(shards, wants, {1, 3}) == "");
+}
+
 TEST_CASE("found pieces: a range that overlaps a box in its middle is kept", "[unit][gather]") {
   const Shape shape = {4, 8};
   const ByRank shards = {{place_of("w", shape, Box{{0, 0}, {4, 3}})},
@@ -179,7 +228,7 @@ TEST_CASE("found pieces: of whole tensors only the reader's is kept, or the only
   for (std::uint64_t rank = 0; rank < 50; ++rank)
     shards[rank] = {whole_place("each", shape), whole_place("empty", {0})};
   shards[7].push_back(whole_place("one", shape));
-  for (const std::uint32_t rank : {30, 31}) shards[rank].push_back(whole_place("two", shape));
+  for (const std::uint32_t rank : {20, 31}) shards[rank].push_back(whole_place("two", shape));
   Wants wants;
   wants.pieces = {
       want_of("each", shape, plan::whole(shape)), want_of("empty", {0}, plan::whole(Shape{0})),
@@ -193,7 +242,7 @@ TEST_CASE("found pieces: of whole tensors only the reader's is kept, or the only
     CHECK(holders_of(*index, wants.pieces[0].want) == std::set<std::uint32_t>{20});
     CHECK(index->find("empty") != nullptr);
     CHECK(holders_of(*index, wants.pieces[2].want) == std::set<std::uint32_t>{7});
-    CHECK(index->find("two") == nullptr);  // As the reader is none of the two.
+    CHECK(holders_of(*index, wants.pieces[3].want) == std::set<std::uint32_t>{20});
   }
   shards[3].clear();
   std::swap(shards[0], shards[3]);
@@ -207,7 +256,7 @@ TEST_CASE("found pieces: each rank's own tensor may have a shape of its own", "[
   wants.pieces = {want_of("own", {6}, plan::whole(Shape{6}))};
   CHECK(error_of(shards, wants, {1, 2}) == "");
   CHECK_THAT(error_of({shards[0], {whole_place("own", {0})}}, wants, {1, 2}),
-             Contains("\"own\" is U32 [0] at holder 1, and U32 [4] at one before it"));
+             Contains("\"own\" is U32 [4] as rank 0 saved it, and U32 [0] as rank 1 did"));
 }
 
 TEST_CASE("found pieces: the first ranks that differ are named", "[unit][gather]") {
@@ -222,13 +271,14 @@ TEST_CASE("found pieces: the first ranks that differ are named", "[unit][gather]
   for (const std::uint64_t rank : {7, 9, 18})
     shards[rank] = {place_of("w", other, Box{{rank, 0}, {1, 5}})};
   CHECK_THAT(error_of(shards, wants),
-             Contains("\"w\" is U32 [20, 5] at holder 7, and U32 [20, 4] at one before it"));
+             Contains("\"w\" is U32 [20, 4] as rank 0 saved it, and U32 [20, 5] as rank 7 did"));
   shards[0] = {place_of("w", other, Box{{0, 0}, {1, 5}})};
   CHECK_THAT(error_of(shards, wants),
-             Contains("\"w\" is U32 [20, 4] at holder 1, and U32 [20, 5] at one before it"));
+             Contains("\"w\" is U32 [20, 5] as rank 0 saved it, and U32 [20, 4] as rank 1 did"));
   shards[5] = {place_of("v", shape, Box{{20, 0}, {1, 4}})};
   wants.pieces.push_back(want_of("v", shape, Box{{0, 0}, {1, 4}}));
-  CHECK_THAT(error_of(shards, wants), Contains("\"w\" is U32 [20, 4] at holder 1"));
+  CHECK_THAT(error_of(shards, wants),
+             Contains("\"w\" is U32 [20, 5] as rank 0 saved it, and U32 [20, 4] as rank 1"));
   shards[0] = {place_of("w", shape, Box{{0, 0}, {1, 4}})};
   CHECK_THAT(error_of(shards, wants), Contains("\"v\": a box from 20 of length 1"));
 }

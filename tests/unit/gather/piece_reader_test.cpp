@@ -3,6 +3,8 @@
 // Method: real shards on a disk in memory. Each element of a tensor carries its own number.
 #include "gather/piece_reader.hpp"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "base/random.hpp"
@@ -255,6 +257,27 @@ TEST_CASE("piece reader: many tensors, of which a few are wanted", "[unit][gathe
   }
   const SavedPiece unknown{"layers.2000.weight", {6, 4}, plan::whole(Shape{6, 4}), {}};
   CHECK_THAT(scene.error_of(unknown), Contains("layers.2000.weight"));
+}
+
+TEST_CASE("piece reader: parts that are named after their place, in several blocks of names",
+          "[unit][gather]") {
+  constexpr std::uint64_t rows = 1500;
+  const Shape shape = {rows, 2};
+  std::vector<SavedPiece> shards[2];
+  for (std::uint64_t row = 0; row < rows; ++row) {
+    const std::string name = fmt::format("w[{}:{}]", row, row + 1);
+    shards[row % 2].push_back({name, shape, Box{{row, 0}, {1, 2}}, {}});
+  }
+  // Between "w" and the names of its parts; rank 1 has nothing before these.
+  for (int i = 0; i < 500; ++i)
+    shards[0].push_back({fmt::format("w.{}", i), {2}, plan::whole(Shape{2}), {}});
+  Scene scene;
+  scene.publish({shards[0], shards[1]});
+  const auto all = scene.read({"w", shape, plan::whole(shape), {}});
+  REQUIRE((all ? "" : all.error().message()) == "");
+  CHECK(*all == numbers_of({"w", shape, plan::whole(shape), {}}));
+  const SavedPiece some{"w", shape, FlatRange{7, 2900}, {}};
+  CHECK(*scene.read(some) == numbers_of(some));
 }
 
 TEST_CASE("piece reader: whole tensors of one name belong to their ranks", "[unit][gather]") {

@@ -154,6 +154,36 @@ TEST_CASE("wanted shard: memory that changes again and again is an error with a 
                                            Contains("changed in memory after it was verified"));
 }
 
+TEST_CASE("wanted shard: a reader has several parts of a tensor, other ones than were saved",
+          "[unit][gather]") {
+  const Shape shape = {8, 3};
+  Scene scene;
+  scene.publish(
+      {{{"w[0:4]", shape, Box{{0, 0}, {4, 3}}, {}}, {"w[6:8]", shape, Box{{6, 0}, {2, 3}}, {}}},
+       {{"w[4:6]", shape, Box{{4, 0}, {2, 3}}, {}}}});
+  const std::vector<SavedPiece> wanted{{"w[0:8,0:1]", shape, Box{{0, 0}, {8, 1}}, {}},
+                                       {"w[0:8,2:3]", shape, Box{{1, 2}, {6, 1}}, {}}};
+  ShardWish wish;
+  for (const SavedPiece& piece : wanted) wish.tensors.push_back(spec_of(piece));
+  wish.joins_shards = GENERATE(false, true);
+  auto& source = scene.source();
+  auto shaped = scene.run(shape_shard(source, {0, 1}, std::move(wish)));
+  REQUIRE((shaped ? "" : shaped.error().message()) == "");
+  const auto& tensors = shaped->record.layout.tensors;
+  REQUIRE(tensors.size() == 2);  // Nothing of it counts as unwanted.
+  storage::PageBuffer memory(shaped->record.bytes);
+  const auto target = memory.first(shaped->record.bytes);
+  const Status filled = scene.run(fill_shard(source, {0, 1}, *shaped, target, {}));
+  REQUIRE((filled ? "" : filled.error().message()) == "");
+  for (const SavedPiece& piece : wanted) {
+    const auto place = std::ranges::find(tensors, piece.name, &format::TensorPlace::name);
+    REQUIRE(place != tensors.end());
+    const auto numbers = numbers_of(piece);
+    CHECK(std::ranges::equal(std::as_bytes(std::span(numbers)),
+                             target.subspan(place->extent.offset, place->extent.bytes)));
+  }
+}
+
 TEST_CASE("wanted shard: where shards are joined, the names of unwanted parts come, and no byte",
           "[unit][gather]") {
   Scene scene;

@@ -141,6 +141,27 @@ TEST_CASE("notice: both trainers learn of a peer with another secret, not logs a
              Contains("node A is not reached") && Contains("secret"));
 }
 
+TEST_CASE("notice: all trainers learn which rank has no Slots, on which node, and why",
+          "[unit][node]") {
+  NoticedNodes two;
+  two.ask_on(0, [](AttachRequest&) {});
+  two.ask_on(1, [](AttachRequest&) {});
+  NoticedNodes::Node& small = two.nodes[1];
+  const format::TensorSpec weight{
+      "weight", DType::u8, {8 * static_cast<std::int64_t>(MiB)}, "", ""};
+  const auto layout = format::make_layout(std::span(&weight, 1), 1, 0).value();
+  REQUIRE(small.engine->call(small.rank.session, control::SetLayout{layout}));
+  two.clock.advance(std::chrono::seconds(1));
+  REQUIRE(small.rank.no_slots);
+  const std::string why = small.rank.no_slots->message();
+  CHECK_THAT(why, Contains("may use"));
+  for (const NoticedNodes::Node& node : two.nodes)
+    CHECK(node.rank.notice.degraded == "node B: rank 1 has no Slots to save in: " + why);
+  two.nodes[1].engine->detach(small.rank.session);
+  two.clock.advance(std::chrono::seconds(1));
+  CHECK_THAT(two.nodes[0].rank.notice.degraded, !Contains("Slots"));
+}
+
 TEST_CASE("notice: nodes with different members both say so", "[unit][node]") {
   NoticedNodes two;
   SECTION("another number of copies") {

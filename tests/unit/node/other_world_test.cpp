@@ -483,6 +483,9 @@ TEST_CASE("other world: a restored step is stored as its ranks saved it", "[unit
   cluster.commit(Step{5});
   cluster.begin("ABA", rules);
   cluster.check_restored(Step{5}, 4);
+  const nlohmann::json step = cluster.status("A").at("steps").at(0);
+  CHECK(step.at("saved_by") == 4);
+  CHECK(step.at("ranks_in_memory") == 4);
   cluster.flush(Step{5});
   CHECK(cluster.pass_until(
       [&] { return cluster.status("A").at("steps").at(0).at("level") == "durable"; }));

@@ -20,20 +20,26 @@ FlatRange part_of(std::uint32_t rank, std::uint32_t world_size) {
   return {begin, numbers_in_all * (rank + 1) / world_size - begin};
 }
 
+struct Declared {
+  std::uint32_t copy = 0;
+  std::uint32_t stage = 0;  // Its whole tensor's.
+  std::uint64_t all = numbers_in_all;
+};
+
 format::Layout layout_of(std::uint32_t rank, FlatRange part, bool has_whole_tensor,
-                         std::uint32_t copy = 0) {
+                         Declared declared) {
   std::vector<format::TensorSpec> specs(1);
   specs[0].name = "weight";
   specs[0].dtype = DType::u32;
   specs[0].shape = {static_cast<std::int64_t>(part.count)};
   Piece piece;
-  piece.global_shape = {numbers_in_all};
+  piece.global_shape = {declared.all};
   piece.flat_begin = part.begin;
-  piece.copy = copy;
+  piece.copy = declared.copy;
   specs[0].piece = format::normalized(piece, specs[0].shape);
   if (has_whole_tensor) {
     specs.emplace_back();
-    specs[1].name = fmt::format("of rank {}", rank);
+    specs[1].name = fmt::format("of rank {}", declared.stage);
     specs[1].dtype = DType::u32;
     specs[1].shape = {256};
   }
@@ -105,7 +111,7 @@ void Cluster::ask(const std::string& places, Rules rules) {
     control::AskRestore asked{1, rules.wanted, rules.joins_shards};
     asked.source = rules.source;
     if (rules.are_copies)
-      asked.tensors = layout_of(rank, {0, numbers_in_all}, rules.has_whole_tensors);
+      asked.tensors = layout_of(rank, {0, numbers_in_all}, rules.has_whole_tensors, {0, rank});
     REQUIRE(trainer->engine->call(trainer->session, std::move(asked)));
     ranks_.push_back(std::move(trainer));
   }
@@ -144,7 +150,7 @@ void Cluster::fill(Trainer& trainer, std::uint32_t slot, Step step) {
     const std::uint64_t first = is_part ? part_of(trainer.rank, world_size_).begin : 0;
     for (std::uint64_t index = 0; index < tensor.extent.bytes / 4; ++index) {
       const std::uint32_t value =
-          is_weight ? number_at(step, first + index) : 1000 * trainer.rank + 7;
+          is_weight ? number_at(step, first + index) : 1000 * stage_of(trainer.rank) + 7;
       std::memcpy(bytes.data() + tensor.extent.offset + 4 * index, &value, 4);
     }
   }
@@ -281,9 +287,17 @@ void Cluster::open(const std::string& name, std::uint64_t budget) {
 }
 
 format::Layout Cluster::captured_by(std::uint32_t rank) const {
-  if (rules_.captures_all)
-    return layout_of(rank, {0, numbers_in_all}, rules_.has_whole_tensors, rank);
-  return layout_of(rank, part_of(rank, world_size_), rules_.has_whole_tensors);
+  Declared declared{0, stage_of(rank)};
+  if (rules_.captures_all) {
+    declared.copy = rank;
+    return layout_of(rank, {0, numbers_in_all}, rules_.has_whole_tensors, declared);
+  }
+  if (rules_.contradicts == rank) ++declared.all;
+  return layout_of(rank, part_of(rank, world_size_), rules_.has_whole_tensors, declared);
+}
+
+std::uint32_t Cluster::stage_of(std::uint32_t rank) const {
+  return rules_.stages.empty() ? rank : rules_.stages.at(rank);
 }
 
 std::uint32_t Cluster::number_at(Step step, std::uint64_t place) const {

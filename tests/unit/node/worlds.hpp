@@ -45,6 +45,9 @@ struct Rules {
   Duration verify_every = std::chrono::minutes(10);  // Also of stored files.
   bool skips_unchanged = false;
   bool is_frozen = false;  // Of each rank's numbers only the last fifteenth changes at each step.
+  std::vector<std::uint32_t> stages =
+      {};  // By rank: the rank whose whole tensor it has, if others.
+  std::optional<std::uint32_t> contradicts = std::nullopt;  // Declares a longer tensor than others.
   std::vector<Crc32> noted = {};  // By rank: its checksum of a tensor that ranks divide.
   bool is_at_once = false;    // No time passes between the end of the world before and this one.
   bool has_old_list = false;  // The list of nodes has the number of the world before.
@@ -144,6 +147,7 @@ class Cluster {
   };
   void open(const std::string& name, std::uint64_t budget);
   format::Layout captured_by(std::uint32_t rank) const;
+  std::uint32_t stage_of(std::uint32_t rank) const;
   std::uint32_t number_at(Step step, std::uint64_t place) const;
   void stop(OneNode& node);
 

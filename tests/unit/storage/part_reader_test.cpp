@@ -1,6 +1,5 @@
 // Goal:   a reader of a few names reads the front of a part and the blocks of these names alone,
-// and
-//         believes none of them without its digest.
+//         and believes none of them without its digest. Parts of a tensor are found by its name.
 // Method: a part of thousands of tensors; the reads are counted in the log of the disk; then a bit
 //         turns in the front, in a block that is read and in one that is not.
 #include "storage/part_reader.hpp"
@@ -19,15 +18,30 @@ std::string name_of(int tensor) {
   return "model.layers." + std::to_string(10'000 + tensor) + ".w";
 }
 
+std::vector<format::TensorSpec> many_tensors() {
+  std::vector<format::TensorSpec> specs(count);
+  for (int tensor = 0; tensor < count; ++tensor) {
+    specs[tensor].name = name_of(tensor);
+    specs[tensor].shape = {tensor % 9};
+    specs[tensor].piece = Piece{{100}, {static_cast<std::uint64_t>(tensor) % 90}, {}, {}, 0};
+  }
+  return specs;
+}
+
+// Parts of one tensor, which are named after their place.
+std::vector<format::TensorSpec> many_parts() {
+  std::vector<format::TensorSpec> specs(count);
+  for (std::uint64_t part = 0; part < count; ++part) {
+    specs[part].name = "w[" + std::to_string(part) + ":" + std::to_string(part + 1) + "]";
+    specs[part].shape = {1};
+    specs[part].piece = Piece{{count}, {part}, {}, {}, 0};
+  }
+  return specs;
+}
+
 class LargePart : public StorageFixture {
  public:
-  LargePart() {
-    std::vector<format::TensorSpec> specs(count);
-    for (int tensor = 0; tensor < count; ++tensor) {
-      specs[tensor].name = name_of(tensor);
-      specs[tensor].shape = {tensor % 9};
-      specs[tensor].piece = Piece{{100}, {static_cast<std::uint64_t>(tensor) % 90}, {}, {}, 0};
-    }
+  explicit LargePart(const std::vector<format::TensorSpec>& specs = many_tensors()) {
     format::ShardRecord& record = part.record;
     record.job = "job";
     record.run = test_run;
@@ -91,6 +105,19 @@ TEST_CASE_METHOD(LargePart, "part reader: names are found by few reads", "[unit]
   CHECK(find({})->entries.empty());
   CHECK(find({"a name before all others"})->entries.empty());
   CHECK(reads() == 1);
+}
+
+TEST_CASE("part reader: parts of a tensor are found in all blocks by its name", "[unit][storage]") {
+  LargePart large(many_parts());
+  REQUIRE(large.front.blocks.size() > 5);
+  const auto all = large.find({"w"});
+  REQUIRE(all);
+  CHECK(all->entries.size() == count);
+  CHECK(large.reads() == 2);
+  const auto one = large.find({"w[7:8]"});
+  REQUIRE(one);
+  CHECK(one->entries.size() == 1);
+  for (const std::string other : {"v", "ww", "w[7:9]"}) CHECK(large.find({other})->entries.empty());
 }
 
 TEST_CASE_METHOD(LargePart, "part reader: only what is sealed is believed", "[unit][storage]") {

@@ -15,7 +15,9 @@ logger = logging.getLogger("libckpt")
 class Array:
     """A part of a larger tensor: a box of it, or a range of it as it is flattened.
 
-    name: the larger tensor's, the same on all ranks.
+    name: the larger tensor's, the same on all ranks. A rank that has several parts of a tensor "w"
+        names each after a box that it lies in, "w[0:4,2:4]", or after a range, "w[20:32]". Others
+        find them under "w", and under the names of their own parts.
     buffer: the part's memory, which each save copies and a restore fills in place. A TensorShape
         makes a new tensor of that shape.
     global_shape: the larger tensor's.

@@ -1,0 +1,43 @@
+#include "gather/own_shard.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "format/piece.hpp"
+
+namespace ckpt::gather {
+
+namespace {
+
+bool is_other_part(const format::TensorPlace& wanted, const format::TensorPlace& saved) {
+  if (!wanted.piece && !saved.piece) return false;
+  return format::global_shape_of(wanted.piece, wanted.shape) ==
+             format::global_shape_of(saved.piece, saved.shape) &&
+         !(format::region_of(wanted.piece, wanted.shape) ==
+           format::region_of(saved.piece, saved.shape));
+}
+
+}  // namespace
+
+bool has_pieces(const format::Layout& layout) {
+  return std::ranges::any_of(layout.tensors,
+                             [](const auto& tensor) { return tensor.piece.has_value(); });
+}
+
+bool lacks_names(const format::Layout& saved, std::span<const std::string_view> wanted) {
+  std::unordered_set<std::string_view> there;
+  for (const format::TensorPlace& tensor : saved.tensors) there.insert(tensor.name);
+  return !std::ranges::all_of(wanted, [&](std::string_view name) { return there.contains(name); });
+}
+
+bool has_others(const format::Layout& wanted, const format::Layout& saved) {
+  std::unordered_map<std::string_view, const format::TensorPlace*> there;
+  for (const format::TensorPlace& tensor : saved.tensors) there.emplace(tensor.name, &tensor);
+  return std::ranges::any_of(wanted.tensors, [&](const format::TensorPlace& tensor) {
+    const auto found = there.find(tensor.name);
+    return found == there.end() || is_other_part(tensor, *found->second);
+  });
+}
+
+}  // namespace ckpt::gather
