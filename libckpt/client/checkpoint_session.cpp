@@ -65,6 +65,7 @@ CheckpointSession::CheckpointSession(Options options, std::unique_ptr<SessionLin
       blobs_(options_.blob_capacity),
       metrics_(blobs_, options_.keep_best > 0),
       account_(options_.rank == 0 ? options_.job : std::string(), name_alone(options_)),
+      commits_(options_.world_size),
       schedule_(options_, *link_),
       slots_(options_, *link_, registry_, blobs_),
       capture_({options_, *link_, devices_, account_, chunk_bytes}) {
@@ -189,6 +190,9 @@ Status CheckpointSession::give_up(Step step, std::string why) {
 
 void CheckpointSession::note_skipped(Step step, SaveOutcome outcome) {
   account_.skipped(outcome);
+  if (outcome == SaveOutcome::skipped_no_slot && link_ &&
+      commits_.skipped(link_->counters(), steady_clock::now()))
+    log_warning("{}: {}", name_alone(options_), commits_.text());
   account_.not_saved(step, reason_of(outcome, account_.stats({}).last_error));
 }
 
@@ -224,6 +228,7 @@ Result<SaveOutcome> CheckpointSession::try_save(Step step, Stream stream, Deadli
   schedule_.capture_began(step);
   CKPT_CHECK(capture_.begin(*slot, step, stream, blobs_));
   account_.started(step);
+  commits_.started();
   timer_.capture_began();
   return SaveOutcome::started;
 }
@@ -330,7 +335,9 @@ Status CheckpointSession::wait(Step step, Level level, Deadline deadline) {
 
 Stats CheckpointSession::stats() {
   collect();
-  return account_.stats(link_ ? link_->counters() : last_counters_);
+  Stats stats = account_.stats(link_ ? link_->counters() : last_counters_);
+  if (stats.degraded.empty()) stats.degraded = commits_.text();
+  return stats;
 }
 
 Result<std::string> CheckpointSession::status(Deadline deadline) {

@@ -24,6 +24,7 @@
 
 #include "base/units.hpp"
 #include "client/blob_store.hpp"
+#include "client/commit_watch.hpp"
 #include "client/device_table.hpp"
 #include "client/restore_copy.hpp"
 #include "client/restore_standing.hpp"
@@ -114,6 +115,7 @@ class CheckpointSession {
   BlobStore blobs_;
   SaveMetrics metrics_;
   SaveAccount account_;
+  CommitWatch commits_;
   StepTimer timer_;
   RestoreTeller teller_;
   StepSchedule schedule_;

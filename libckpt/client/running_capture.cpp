@@ -175,8 +175,8 @@ void RunningCapture::drop_unjudged() {
   if (!step) return;
   auto judged = held_.judge(
       *step, fail(Errc::unavailable,
-                  fmt::format("capture step {}: it was held, and nobody judged whether its tensors "
-                              "had changed",
+                  fmt::format("capture step {}: the trainer was interrupted before it could say "
+                              "whether its tensors had changed meanwhile: not saved",
                               number(*step))));
   CKPT_ASSERT(judged.has_value());
   publish(std::move(*judged));

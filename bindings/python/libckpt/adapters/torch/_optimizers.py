@@ -174,7 +174,10 @@ def match(optimizer, state, names):
     groups = [group["params"] for group in optimizer.param_groups]
     numbers = [group["params"] for group in state["param_groups"]]
     if len(groups) != len(numbers):
-        raise ValueError(f"it has {len(numbers)} group(s) there and {len(groups)} here")
+        raise ValueError(
+            f"it has {len(numbers)} group(s) there and {len(groups)} here: groups that a training "
+            "adds on its way, as when it unfreezes layers, are to be added before the restore"
+        )
     flat = [parameter for group in groups for parameter in group]
     here = {names.get(id(p), str(i)): p for i, p in enumerate(flat)}
     there = getattr(state, "names", None)
