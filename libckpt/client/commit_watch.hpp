@@ -4,8 +4,6 @@
 // rank has, and all later saves are skipped.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -24,32 +22,14 @@ class CommitWatch {
   explicit CommitWatch(std::uint32_t ranks) : ranks_(ranks) {}
 
   // A save found no free Slot. Returns whether text() is new since the call before.
-  bool skipped(const LinkCounters& link, TimePoint now) {
-    if (row_ == 0 || link.committed != committed_) begin(link.committed, now);
-    ++row_;
-    const bool was_long = is_long_;
-    is_long_ = ranks_ > 1 && now - since_ >= patience;
-    return is_long_ && !was_long;
-  }
+  bool skipped(const LinkCounters& link, TimePoint now);
   void started() { begin({}, {}); }
 
   // For people; empty: a Slot was free, or has not been missed for long.
-  std::string text() const {
-    if (!is_long_) return {};
-    return fmt::format(
-        "{} saves in a row found no free Slot, and {}: do all {} ranks save the same steps?", row_,
-        committed_ ? fmt::format("no step after {} is saved by all ranks", number(*committed_))
-                   : "no step is saved by all ranks",
-        ranks_);
-  }
+  std::string text() const;
 
  private:
-  void begin(std::optional<Step> committed, TimePoint now) {
-    committed_ = committed;
-    since_ = now;
-    row_ = 0;
-    is_long_ = false;
-  }
+  void begin(std::optional<Step> committed, TimePoint now);
 
   const std::uint32_t ranks_;
   std::optional<Step> committed_;
