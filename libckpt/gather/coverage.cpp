@@ -1,5 +1,7 @@
 #include "gather/coverage.hpp"
 
+#include <fmt/format.h>
+
 #include "format/piece.hpp"
 #include "plan/planner.hpp"
 
@@ -55,6 +57,13 @@ Missing find_missing(const std::vector<ListedTensor>& tensors) {
     missing.what = std::move(gap);
   }
   return missing;
+}
+
+std::string in_words(const Missing& missing) {
+  if (missing.tensors == 0) return {};
+  return fmt::format(
+      "{}, which no rank has saved{}", missing.what,
+      missing.tensors == 1 ? "" : fmt::format(", and parts of {} more", missing.tensors - 1));
 }
 
 }  // namespace ckpt::gather

@@ -22,5 +22,7 @@ struct Missing {
 };
 
 Missing find_missing(const std::vector<ListedTensor>& tensors);
+// "w[512:1024, :], which no rank has saved, and parts of 2 more"; empty: nothing is missing.
+std::string in_words(const Missing& missing);
 
 }  // namespace ckpt::gather

@@ -21,6 +21,27 @@ constexpr std::size_t chunks_read_here = 4;  // At a time, of a shard: as many t
 
 }  // namespace
 
+format::Start start_of_held(format::StepId at, const agree::StepCopies& copies) {
+  format::Start start;
+  start.base = at;
+  for (const std::optional<agree::Copies>& shard : copies) {
+    start.digests.push_back(shard->digest);
+    start.holders.push_back(shard->nodes);
+  }
+  return start;
+}
+
+std::shared_ptr<gather::ShardSource> open_held(HeldShards::Parts parts, format::Start start) {
+  struct Held {
+    Held(HeldShards::Parts parts, format::Start its_start)
+        : start(std::move(its_start)), shards(std::move(parts), start) {}
+    const format::Start start;
+    HeldShards shards;
+  };
+  const auto held = std::make_shared<Held>(std::move(parts), std::move(start));
+  return {held, &held->shards};
+}
+
 std::uint32_t HeldShards::shard_count() const {
   return static_cast<std::uint32_t>(start_.digests.size());
 }

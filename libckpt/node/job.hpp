@@ -95,6 +95,9 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   void obey();
   void send_notices();
   void give_way();
+  HeldShards::Parts held_parts();
+  void look_for_missing_pieces();
+  std::optional<CoverageCheck::HeldStep> describe_held(format::StepId at);
   bool is_held_here(format::StepId at) const;
   bool has_idle_flush(Time now);
   void check_invariants() const;

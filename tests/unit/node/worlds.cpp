@@ -21,7 +21,7 @@ FlatRange part_of(std::uint32_t rank, std::uint32_t world_size) {
 }
 
 format::Layout layout_of(std::uint32_t rank, FlatRange part, bool has_whole_tensor,
-                         std::uint32_t copy = 0) {
+                         std::uint32_t copy = 0, std::uint32_t version = 0) {
   std::vector<format::TensorSpec> specs(1);
   specs[0].name = "weight";
   specs[0].dtype = DType::u32;
@@ -37,7 +37,7 @@ format::Layout layout_of(std::uint32_t rank, FlatRange part, bool has_whole_tens
     specs[1].dtype = DType::u32;
     specs[1].shape = {256};
   }
-  auto layout = format::make_layout(specs, rank, blob_capacity);
+  auto layout = format::make_layout(specs, rank, blob_capacity, version);
   REQUIRE((layout ? "" : layout.error().message()) == "");
   return *layout;
 }
@@ -283,7 +283,19 @@ void Cluster::open(const std::string& name, std::uint64_t budget) {
 format::Layout Cluster::captured_by(std::uint32_t rank) const {
   if (rules_.captures_all)
     return layout_of(rank, {0, numbers_in_all}, rules_.has_whole_tensors, rank);
-  return layout_of(rank, part_of(rank, world_size_), rules_.has_whole_tensors);
+  FlatRange part = part_of(rank, world_size_);
+  if (with_half_.contains(rank)) part.count /= 2;
+  return layout_of(rank, part, rules_.has_whole_tensors, 0, layout_version_);
+}
+
+void Cluster::declare(std::uint32_t rank, Share share) {
+  with_half_.erase(rank);
+  if (share == Share::half) with_half_.insert(rank);
+  ++layout_version_;
+  for (const auto& trainer : ranks_)
+    REQUIRE(
+        trainer->engine->call(trainer->session, control::SetLayout{captured_by(trainer->rank)}));
+  clock_.advance(std::chrono::seconds(1));
 }
 
 std::uint32_t Cluster::number_at(Step step, std::uint64_t place) const {
