@@ -81,8 +81,13 @@ Task<std::shared_ptr<const ShardRecord>> HeldShards::fetch_record(std::uint32_t 
   const format::ShardId id{start_.base.value(), rank};
   replicate::HolderFailures failures;
   for (const std::string& peer : peers_of(rank)) {
+    const Digest digest = start_.digests.at(rank);
+    SharedRecords::Dial dial = [this, peer] { return replication_.dial_for_records(peer); };
+    SharedRecords::Ask ask = [this, id, digest](SharedRecords::Connection connection) {
+      return replication_.fetch_record(std::move(connection), id, digest);
+    };
     std::string name = peer;
-    auto record = co_await replication_.fetch_record(std::move(name), id, start_.digests.at(rank));
+    auto record = co_await records_->ask_peer(std::move(name), std::move(dial), std::move(ask));
     if (record) co_return std::move(*record);
     failures.add(peer, std::move(record).error());
   }
