@@ -67,7 +67,8 @@ Job::Job(SharedContext context, const AttachRequest& first)
       sessions_(facts_, *this, ranks_, captures_, storage_, giving_way_),
       restores_(facts_, *this, ranks_, slots_, sessions_, replication_, storage_),
       agreement_(facts_, *this, ranks_, slots_, peers_, storage_),
-      last_look_(facts_, facts_.last_look, *this, storage_) {}
+      last_look_(facts_, facts_.last_look, *this, storage_),
+      unsaved_(facts_, *this, ranks_, steps_to_compare()) {}
 
 void Job::note_left(const LeftDirectory& left) {
   if (!facts_.directory.empty()) storage_.places().front().note_left(left);
@@ -195,6 +196,7 @@ void Job::update() {
   last_look_.update(is_flush_wanted_ || is_expired_ || agreement_.is_final());
   restores_.obey_start();
   look_for_missing_pieces();
+  unsaved_.update(peers_.is_coordinator());
   // A copy may have come after the decree that gave its step up, which is not sent again.
   captures_.retire_useless();
   give_way();
@@ -278,6 +280,18 @@ std::optional<CoverageCheck::HeldStep> Job::describe_held(format::StepId at) {
 
 HeldShards::Parts Job::held_parts() {
   return {facts_, slots_, replication_, storage_, std::make_shared<SharedRecords>(facts_.clock())};
+}
+
+UnsavedWatch::Steps Job::steps_to_compare() {
+  UnsavedWatch::Steps steps;
+  steps.restored = [this](const format::Start& start) -> UnsavedWatch::OpenShards {
+    return [this, start] { return open_held(held_parts(), start); };
+  };
+  steps.committed = [this](format::StepId at) -> UnsavedWatch::OpenShards {
+    const auto held = describe_held(at);
+    return held ? held->open : nullptr;
+  };
+  return steps;
 }
 
 void Job::send_notices() {
