@@ -40,7 +40,7 @@ void ReportIndex::add(const format::NodeReport& report) {
     StepHolders& step = steps_[{holding.id.at, holding.world_size}];
     step.holders.resize(holding.world_size);
     auto& holders = step.holders[holding.id.rank];
-    Holder holder{report.node, position, holding.digest, holding.is_own};
+    Holder holder{report.node, position, holding.digest, holding.is_own, holding.model};
     const auto behind = std::upper_bound(holders.begin(), holders.end(), holder,
                                          [](const Holder& left, const Holder& right) {
                                            return std::tuple(!left.is_own, left.position.number) <
@@ -83,6 +83,7 @@ void ReportIndex::update(StepHolders& step, std::uint32_t rank) {
   copies.emplace();
   copies->digest = holders.front().digest;
   copies->has_own = holders.front().is_own;
+  copies->model = holders.front().model;
   std::set<std::size_t> domains;
   for (const Holder& holder : holders) {
     const bool is_known =

@@ -26,6 +26,7 @@ struct Copies {
   std::vector<std::string> nodes;  // The rank's own node first, then as in the job's list.
   bool has_own = false;
   std::size_t domains = 0;  // Distinct failure domains among them.
+  Digest model;             // The layout's.
 };
 
 // StepCopies: by rank; shared with the index until the index changes.
@@ -70,6 +71,7 @@ class ReportIndex {
     Position position;
     Digest digest;
     bool is_own = false;
+    Digest model;
   };
   struct StepHolders {
     std::vector<std::vector<Holder>> holders;  // By rank, the most trusted first.

@@ -176,35 +176,43 @@ bool is_nothing_stored(const ClusterView& view, const History& history) {
       [&](const PublishedStep& step) { return is_fenced(history, step.at); });
 }
 
+std::string failure_of(const format::RankReport& rank) {
+  return fmt::format("rank {}: {}", rank.rank, rank.failure);
+}
+
+// `next` is the vote after this rank's failure. Says what the vote cannot know.
+void add_failure(Start& next, const format::RankReport& failed, bool is_nothing_stored) {
+  // The bad copy was the last one of any step. As it stands, trainers would begin as a new job.
+  const bool begins_anew = next.outcome.is_go();
+  // Another number of ranks saved the step, and memory still has some of its shards. As it stands,
+  // trainers would look for the step on storage, which has none.
+  const bool was_in_memory_alone =
+      next.outcome == StartOutcome::failed(Errc::unsupported) && is_nothing_stored;
+  if (begins_anew || was_in_memory_alone) {
+    // A copy of another node may come back with it.
+    const bool is_away = was_in_memory_alone && failed.failure_code != Errc::corruption;
+    next.outcome = StartOutcome::failed(is_away ? Errc::unavailable : Errc::corruption);
+    next.reason = "no good copy is left: " + failure_of(failed);
+  } else if (next.outcome.error() == Errc::io) {
+    // The vote knows that a copy could not be read, and the rank knows why.
+    next.reason += "; " + failure_of(failed);
+  }
+}
+
 // A copy that turned out bad is no longer reported, so the next vote does without it. A copy that
-// is reported and yet cannot be fetched would be voted for without end.
+// is reported and yet cannot be fetched would be voted for again: hence the limit.
 StartDecision try_again(const ClusterView& view, const StartState& state, Start start,
-                        const std::vector<RankView>& ranks, const format::RankReport& failed_rank) {
+                        const std::vector<RankView>& ranks, const format::RankReport& failed) {
   StartDecision decision;
   if (start.attempt < start_attempts_max) {
     ++start.attempt;
     decision = begin_restore(view, state, std::move(start), ranks);
-    // A step that another number of ranks saved still has its other shards.
-    const bool is_of_others_without_storage =
-        decision.next && decision.next->outcome == StartOutcome::failed(Errc::unsupported) &&
-        is_nothing_stored(view, state.history);
-    if (decision.next && (decision.next->outcome.is_go() || is_of_others_without_storage)) {
-      // The bad copy was the last one. "Not found" would make a trainer begin as a new job.
-      const bool is_away =
-          is_of_others_without_storage && failed_rank.failure_code != Errc::corruption;
-      decision.next->outcome = StartOutcome::failed(is_away ? Errc::unavailable : Errc::corruption);
-      decision.next->reason =
-          fmt::format("no good copy is left: rank {}: {}", failed_rank.rank, failed_rank.failure);
-    } else if (decision.next && decision.next->outcome.error() == Errc::io) {
-      // The vote knows that it could not be read, and the rank knows why.
-      decision.next->reason += fmt::format("; rank {}: {}", failed_rank.rank, failed_rank.failure);
-    }
-    return decision;
+    if (decision.next) add_failure(*decision.next, failed, is_nothing_stored(view, state.history));
+  } else {
+    start.outcome = StartOutcome::failed(Errc::unavailable);
+    start.reason = fmt::format("given up after {} attempts: {}", start.attempt, failure_of(failed));
+    decision.next = std::move(start);
   }
-  start.outcome = StartOutcome::failed(Errc::unavailable);
-  start.reason = fmt::format("given up after {} attempts: rank {}: {}", start.attempt,
-                             failed_rank.rank, failed_rank.failure);
-  decision.next = std::move(start);
   return decision;
 }
 

@@ -313,16 +313,19 @@ std::string describe_abandoned(const Vote& vote, const ClusterView& view, const 
       return start.base && start.base->step < step;
     });
   };
-  std::optional<Step> newest;
-  if (view.newest_damaged && !is_passed_already(*view.newest_damaged)) newest = view.newest_damaged;
+  std::optional<std::pair<Step, std::uint64_t>> newest;  // With its timeline.
+  if (view.newest_damaged && !is_passed_already(*view.newest_damaged))
+    newest.emplace(*view.newest_damaged, vote.chosen->timeline);
   for (const Candidate& candidate : vote.candidates)
     if (candidate.is_damaged && !is_fenced(history, candidate.at))
-      newest = std::max(newest, std::optional(candidate.at.step));
-  if (newest <= vote.chosen->step) return {};
+      newest = std::max(newest, decltype(newest)({candidate.at.step, candidate.at.timeline}));
+  if (!newest || newest->first <= vote.chosen->step) return {};
+  const bool is_same = newest->second == vote.chosen->timeline;
   return fmt::format(
-      "; going on from step {} abandons step {}, also if it is mended later: to take it, stop now, "
-      "mend it and restore it by its path",
-      number(vote.chosen->step), number(*newest));
+      "; going on from step {} abandons step {}{}, also if it is mended later: to take it, stop "
+      "now, mend it and restore it by its path",
+      number(vote.chosen->step), number(newest->first),
+      is_same ? "" : fmt::format(" of timeline {}", newest->second));
 }
 
 void choose(Vote& result, const Coverages& steps, const VoteRules& rules) {

@@ -7,9 +7,9 @@
 
 namespace ckpt::arena {
 
-// Two own Slots: one holds the newest committed step, one takes the next. A flush that takes longer
-// than the interval holds a third.
+// One holds the newest committed step, one takes the next.
 inline constexpr std::uint32_t own_slots_min = 2;
+// A flush that takes longer than the interval holds a third.
 inline constexpr std::uint32_t own_slots_with_storage = 3;
 // For each protected rank: the committed copy, and the one being received.
 inline constexpr std::uint32_t replica_slots_per_rank = 2;
@@ -19,12 +19,13 @@ class MemoryBudget {
  public:
   explicit MemoryBudget(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  // Errors: exhausted: "Slots of job gpt2 rank 3 need 212.0 GiB, may use 190.0 GiB, of which ...".
-  // Like reserve, but takes nothing. `given_back` is the memory that would be released first;
-  // `used_by` says for an error by whom the rest is used.
+  // Takes the bytes. For an error, `what` needs them, and `used_by` has the others. Errors:
+  // exhausted: "Slots of job gpt2 rank 3 need 212.0 GiB, may use 190.0 GiB, of which ...".
+  Status reserve(std::uint64_t bytes, const std::string& what, const std::string& used_by = "");
+  // Whether reserve would have its bytes once `given_back` bytes are released. Takes nothing.
+  // Errors: as reserve.
   Status check(std::uint64_t bytes, const std::string& what, std::uint64_t given_back = 0,
                const std::string& used_by = "") const;
-  Status reserve(std::uint64_t bytes, const std::string& what, const std::string& used_by = "");
   void release(std::uint64_t bytes);
   std::uint64_t limit_bytes() const { return limit_bytes_; }
   std::uint64_t used_bytes() const { return used_bytes_; }

@@ -4,7 +4,8 @@
 //   2. The daemon of this node is asked whether it works in the directory. If so, attempts are its
 //      own business; published checkpoints may go at any time, since their removal is atomic.
 //   3. The surplus is chosen as a daemon would choose it. The job has recorded its own keep_every
-//      and keep_best; options of the command count instead.
+//      and keep_best; options of the command count instead. The last step stays that has what newer
+//      ones lack.
 //   4. One of the checkpoints that stay is read as a whole: damage must not make the last good one
 //      go.
 //      A dry run ends here, so that it promises nothing else.
@@ -20,9 +21,11 @@
 #include "cli/json_read.hpp"
 #include "cli/memory_step.hpp"
 #include "cli/same_place.hpp"
+#include "cli/storage_read.hpp"
 #include "cli/table.hpp"
 #include "cli/terminal.hpp"
 #include "os/path.hpp"
+#include "storage/last_whole.hpp"
 #include "storage/left_attempts.hpp"
 #include "storage/member_reader.hpp"
 #include "storage/orphans.hpp"
@@ -44,6 +47,8 @@ struct Plan {
   format::Timelines timelines;            // The choice was made by these.
   std::vector<storage::Checkpoint> kept;  // A restore may take these; the newest first.
   std::vector<storage::Checkpoint> superfluous;
+  std::optional<storage::Checkpoint> whole;  // Stays besides, for this reason.
+  std::string why_besides;
   std::vector<storage::LeftAttempt> left;
   std::size_t recent = 0;  // Attempts that may not be over.
   bool is_in_use = false;
@@ -120,6 +125,29 @@ Status add_own_words(Workplace& workplace, const storage::Site& site, const GcOp
   return {};
 }
 
+// Step 3. As node::CoverageCheck, which knows most steps and so reads few.
+void keep_last_whole(Workplace& workplace, const storage::Site& site,
+                     const std::vector<storage::Checkpoint>& there, Plan& plan) {
+  if (plan.superfluous.empty()) return;
+  storage::LastWhole whole;
+  for (auto it = there.rbegin(); it != there.rend() && !whole.is_found(); ++it) {
+    if (it->is_abandoned) continue;
+    const auto looked = look_through(workplace, site, it->name);
+    const bool is_newest = !whole.step();
+    whole.add(it->at, looked ? std::optional(looked->missing.tensors) : std::nullopt);
+    if (is_newest)
+      plan.why_besides = looked
+                             ? "the newest is stored " + gather::in_words(looked->missing)
+                             : "the newest cannot be looked through: " + looked.error().message();
+  }
+  const auto stays = std::ranges::find_if(plan.superfluous, [&](const storage::Checkpoint& each) {
+    return each.at == whole.step() && !each.is_abandoned;
+  });
+  if (stays == plan.superfluous.end()) return;
+  plan.whole = std::move(*stays);
+  plan.superfluous.erase(stays);
+}
+
 Result<Plan> plan_for(Workplace& workplace, const storage::Site& site, const GcOptions& given) {
   Plan plan;
   CKPT_TRY(plan.run, run_of(workplace, site));
@@ -147,6 +175,7 @@ Result<Plan> plan_for(Workplace& workplace, const storage::Site& site, const GcO
                 fmt::format("collect garbage in {}: {}", site.directory(), doubt));
   CKPT_TRY(plan.superfluous,
            workplace.run(storage::choose_superfluous(site, std::move(order), catalog)));
+  keep_last_whole(workplace, site, catalog.checkpoints, plan);
   for (auto it = catalog.checkpoints.rbegin(); it != catalog.checkpoints.rend(); ++it) {
     const bool goes = std::ranges::any_of(
         plan.superfluous, [&](const storage::Checkpoint& each) { return each.name == it->name; });
@@ -208,6 +237,20 @@ Json removal_json(const std::string& name, const format::StepId& at, std::uint64
   return {{"name", name}, {"timeline", at.timeline}, {"step", number(at.step)}, {"bytes", bytes}};
 }
 
+std::string describe_whole(const Plan& plan) {
+  if (!plan.whole) return {};
+  return fmt::format("Stays besides: {}, since {}.\n", printable(plan.whole->name),
+                     printable(plan.why_besides));
+}
+
+Json whole_json(const Plan& plan) {
+  if (!plan.whole) return nullptr;
+  return {{"name", plan.whole->name},
+          {"timeline", plan.whole->at.timeline},
+          {"step", number(plan.whole->at.step)},
+          {"why", plan.why_besides}};
+}
+
 std::string describe_rule(const Plan& plan) {
   std::string text = fmt::format("Rule: {}.\n", printable(storage::describe(plan.rule)));
   if (!plan.is_recorded && !plan.superfluous.empty())
@@ -221,10 +264,11 @@ Outcome gc_outcome(const GcOptions& given, const Plan& plan) {
   Outcome outcome;
   std::uint64_t bytes = 0;
   Table table("lrrl", {"NAME", "STEP", "SIZE", "WHY"});
-  outcome.json = {{"directory", given.dir},       {"dry_run", given.dry_run},
-                  {"in_use", plan.is_in_use},     {"rule", storage::describe(plan.rule)},
-                  {"recorded", plan.is_recorded}, {"checkpoints", Json::array()},
-                  {"attempts", Json::array()},    {"recent_attempts", plan.recent}};
+  outcome.json = {{"directory", given.dir},           {"dry_run", given.dry_run},
+                  {"in_use", plan.is_in_use},         {"rule", storage::describe(plan.rule)},
+                  {"recorded", plan.is_recorded},     {"checkpoints", Json::array()},
+                  {"attempts", Json::array()},        {"recent_attempts", plan.recent},
+                  {"stays_besides", whole_json(plan)}};
   for (const storage::Checkpoint& each : plan.superfluous) {
     bytes += each.bytes;
     outcome.json["checkpoints"].push_back(removal_json(each.name, each.at, each.bytes));
@@ -251,6 +295,7 @@ Outcome gc_outcome(const GcOptions& given, const Plan& plan) {
   if (given.dry_run && goes != plan.superfluous.end())
     outcome.text += fmt::format("To keep an abandoned one: first `ckpt cp {} ELSEWHERE`.\n",
                                 printable(os::join(given.dir, goes->name)));
+  outcome.text += describe_whole(plan);
   if (given.rule.max_ckpt_num > 0) outcome.text += describe_rule(plan);
   if (plan.recent > 0) {
     outcome.text += fmt::format(

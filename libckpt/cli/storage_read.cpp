@@ -128,6 +128,12 @@ Status refuse_above_runs(Workplace& workplace, const std::string& what, const st
                   what, to, found->runs.front().name, os::join(to, "run")));
 }
 
+Result<gather::LookedThrough> look_through(Workplace& workplace, const storage::Site& site,
+                                           const std::string& name) {
+  CKPT_TRY(auto step, workplace.run(storage::OpenStep::in(site, name)));
+  return workplace.run(gather::look_through(std::move(step), nullptr));
+}
+
 Json to_json(const std::vector<storage::Rejected>& rejected) {
   Json list = Json::array();
   for (const storage::Rejected& each : rejected) {

@@ -1,4 +1,4 @@
-// StorageRead: reads a directory of checkpoints, for `ls` and `verify`.
+// StorageRead: reads a directory of checkpoints, for the commands that show or tend it.
 #pragma once
 
 #include <string>
@@ -6,6 +6,7 @@
 
 #include "cli/command.hpp"
 #include "cli/workplace.hpp"
+#include "gather/look_through.hpp"
 #include "storage/catalog.hpp"
 
 namespace ckpt::cli {
@@ -42,6 +43,11 @@ std::string without_slash(std::string path);
 // Whether the directory around this checkpoint knows that a restore has abandoned it.
 bool is_abandoned_at(Workplace& workplace, const std::string& path,
                      const format::Manifest& manifest);
+
+// What the ranks of a checkpoint declared, and none of them saved. Errors: those of reading the
+// descriptions.
+Result<gather::LookedThrough> look_through(Workplace& workplace, const storage::Site& site,
+                                           const std::string& name);
 
 Json to_json(const std::vector<storage::Rejected>& rejected);
 // One line for each, or nothing. `directory`: goes before each name; empty: nothing does.

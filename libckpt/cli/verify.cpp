@@ -51,6 +51,7 @@ Verdict judge(const std::string& directory, const storage::CheckpointReport& rep
                   {"step", number(report.manifest->at.step)},
                   {"world_size", report.manifest->world_size},
                   {"problem", nullptr},
+                  {"missing_pieces", nullptr},
                   {"files", Json::array()},
                   {"foreign", report.foreign}};
   std::uint64_t bytes = 0;
@@ -78,10 +79,30 @@ Verdict judge(const std::string& directory, const storage::CheckpointReport& rep
   return verdict;
 }
 
+// All bytes are there that were saved, and ranks may leave parts out on purpose: the step is good.
+void add_missing(Verdict& verdict, const Result<gather::LookedThrough>& looked) {
+  if (!looked || looked->missing.is_left_out) {
+    verdict.text +=
+        fmt::format("  not looked through for parts that no rank has saved: {}\n",
+                    looked ? "there are too many parts" : printable(looked.error().message()));
+    return;
+  }
+  const gather::Missing& missing = looked->missing;
+  if (missing.tensors == 0) return;
+  verdict.json["missing_pieces"] = {
+      {"tensors", missing.tensors}, {"tensor", missing.tensor}, {"what", missing.what}};
+  if (!missing.contradiction.empty())
+    verdict.json["missing_pieces"]["contradiction"] = missing.contradiction;
+  verdict.text += fmt::format("  stored {}\n", printable(gather::in_words(missing)));
+}
+
 Verdict verify_one(Workplace& workplace, const std::string& directory, const storage::Site& site,
                    const std::string& name) {
   const auto report = workplace.run(storage::verify_checkpoint(site, name));
-  return report ? judge(directory, *report) : not_read(directory, report.error());
+  if (!report) return not_read(directory, report.error());
+  Verdict verdict = judge(directory, *report);
+  if (verdict.is_good) add_missing(verdict, look_through(workplace, site, name));
+  return verdict;
 }
 
 // A whole step that no restore takes is easily lost: nothing else says so before it is deleted.

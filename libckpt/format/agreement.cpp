@@ -41,7 +41,7 @@ auto fields(Is<RestoreCount> auto& it) {
   return field_list(it.at, it.times);
 }
 auto fields(Is<Holding> auto& it) {
-  return field_list(it.id, it.digest, it.bytes, it.world_size, it.is_own);
+  return field_list(it.id, it.digest, it.bytes, it.world_size, it.is_own, it.model);
 }
 auto fields(Is<Damage> auto& it) {
   return field_list(it.id, enumerator(it.code, Errc{}, Errc::version_mismatch));

@@ -23,6 +23,7 @@ struct Holding {  // One verified, sealed copy of a shard on the reporting node.
   std::uint64_t bytes = 0;
   std::uint32_t world_size = 0;
   bool is_own = false;  // Written by a trainer of this node; else a replica.
+  Digest model;         // ShardRecord::model: another one means other parts of tensors.
   bool operator==(const Holding&) const = default;
 };
 

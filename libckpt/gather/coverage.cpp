@@ -1,5 +1,7 @@
 #include "gather/coverage.hpp"
 
+#include <fmt/format.h>
+
 #include "format/piece.hpp"
 #include "gather/seen_forms.hpp"
 #include "plan/planner.hpp"
@@ -70,6 +72,19 @@ Missing find_missing(const std::vector<ListedTensor>& tensors) {
     if (forms.other()) missing.contradiction = contradiction_of(tensor.name, forms);
   }
   return missing;
+}
+
+std::string in_words(const Missing& missing) {
+  if (missing.tensors == 0) return {};
+  const std::size_t others = missing.tensors - 1;
+  if (!missing.contradiction.empty())
+    return fmt::format(
+        "with a contradiction{}, so that only the same ranks can restore {}: {}",
+        others == 0 ? "" : fmt::format(", and with holes or contradictions in {} more", others),
+        others == 0 ? "it" : "them", missing.contradiction);
+  return fmt::format(
+      "without {}, which no rank has saved{}: a reader of the whole tensor will fail", missing.what,
+      others == 0 ? "" : fmt::format(", and parts of {} more", others));
 }
 
 }  // namespace ckpt::gather

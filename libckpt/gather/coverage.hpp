@@ -24,5 +24,8 @@ struct Missing {
 };
 
 Missing find_missing(const std::vector<ListedTensor>& tensors);
+// Behind "stored": "without w[512:1024, :], which no rank has saved, and parts of 2 more: a reader
+// of the whole tensor will fail". Empty: nothing is missing.
+std::string in_words(const Missing& missing);
 
 }  // namespace ckpt::gather

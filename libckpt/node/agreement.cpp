@@ -172,7 +172,8 @@ void Agreement::build_report(bool is_flush_wanted) {
   }
   slots_.for_each_sealed([&](arena::Slot& slot, bool is_own) {
     const format::ShardRecord& record = *slot.record();
-    report.holdings.push_back({record.id, slot.digest(), record.bytes, record.world_size, is_own});
+    report.holdings.push_back(
+        {record.id, slot.digest(), record.bytes, record.world_size, is_own, record.model});
   });
   if (facts_.durable) report.durable.push_back(*facts_.durable);
   const auto& damaged = storage_.damaged();

@@ -5,27 +5,12 @@
 #include <algorithm>
 
 #include "base/log.hpp"
-#include "gather/stored_shards.hpp"
-#include "storage/publish_order.hpp"
+#include "gather/look_through.hpp"
+#include "storage/last_whole.hpp"
 
 namespace ckpt::node {
 
 namespace {
-
-// "stored without w[512:1024, :], which no rank has saved, and parts of 2 more: a reader of the
-// whole tensor will fail".
-std::string in_words(const gather::Missing& missing) {
-  const std::size_t others = missing.tensors - 1;
-  if (!missing.contradiction.empty())
-    return fmt::format(
-        "stored with a contradiction{}, so that only the same ranks can restore {}: {}",
-        others == 0 ? "" : fmt::format(", and with holes or contradictions in {} more", others),
-        others == 0 ? "it" : "them", missing.contradiction);
-  return fmt::format(
-      "stored without {}, which no rank has saved{}: a reader of the whole tensor "
-      "will fail",
-      missing.what, others == 0 ? "" : fmt::format(", and parts of {} more", others));
-}
 
 bool are_equal(const gather::Missing& one, const gather::Missing& other) {
   return one.tensors == other.tensors && one.tensor == other.tensor && one.what == other.what &&
@@ -45,23 +30,60 @@ void CoverageCheck::update(bool is_coordinator) {
   if (!facts_.durable || facts_.directory.empty() || newest_ == facts_.durable) return;
   const format::StepId at = *facts_.durable;
   if (known_.contains(at)) return show(at);
+  if (!is_wanted(at)) return;
+  begin_look(at);
+  facts_.context.spawn(run(at));
+}
+
+void CoverageCheck::update_held(format::StepId at, const Describe& describe) {
+  if (newest_ == at) return;
+  if (known_.contains(at)) return show(at);
+  if (!is_wanted(at)) return;
+  std::optional<HeldStep> step = describe();
+  if (!step) return;
+  published(at, step->layouts);
+  if (known_.contains(at)) return show(at);
+  begin_look(at);
+  facts_.context.spawn(run_held(at, std::move(step->open)));
+}
+
+// Each step once, and one at a time.
+bool CoverageCheck::is_wanted(format::StepId at) {
   // A step that was restored was whole for its readers.
   const auto& start = facts_.decree.start;
-  if (!start || at.timeline != start->timeline) return forget();
-  if (is_looking_ || tried_ == at) return;
+  const bool is_restored = !start || at.timeline != start->timeline;
+  if (is_restored) forget();
+  return !is_restored && !is_looking_ && tried_ != at;
+}
+
+void CoverageCheck::begin_look(format::StepId at) {
   tried_ = at;
   is_looking_ = true;
-  facts_.context.spawn(run(at));
 }
 
 asio::awaitable<void> CoverageCheck::run(format::StepId at) {
   const std::shared_ptr<void> held = life_.hold();
   const Status looked = co_await look_in_places(at);
+  ended(at, looked);
+}
+
+asio::awaitable<void> CoverageCheck::run_held(format::StepId at, OpenShards open) {
+  const JobLife::WorkPass work = life_.begin_work();
+  const std::shared_ptr<gather::ShardSource> shards = open();
+  auto looked = co_await gather::look_through(*shards, facts_.context.seams.compute);
+  if (looked) know(at, {looked->layouts, std::move(looked->missing)});
+  ended(at, looked ? Status() : Status(fail(std::move(looked).error())));
+}
+
+void CoverageCheck::ended(format::StepId at, const Status& looked) {
   is_looking_ = false;
-  if (!looked)
-    log_info("job={} step={} not looked through for missing pieces: {}", facts_.shape.job,
-             number(at.step), looked.error().message());
+  if (!looked) log_unknown(at, looked.error());
   life_.touch();
+}
+
+void CoverageCheck::log_unknown(format::StepId at, const Error& error) const {
+  log_info("job={} step={} not looked through for missing pieces: {}", facts_.shape.job,
+           number(at.step), error.message());
 }
 
 Task<void> CoverageCheck::look_in_places(format::StepId at) {
@@ -79,17 +101,9 @@ Task<void> CoverageCheck::look_in(StoredPlace& place, storage::Checkpoint checkp
 
 Task<void> CoverageCheck::look(storage::OpenStep step) {
   const format::StepId at = step.manifest()->at;
-  gather::StoredShards stored(step);
-  CKPT_CO_TRY(const auto shards, co_await gather::KnownShards::read(stored));
-  std::function<Result<gather::Missing>()> find = [shards]() -> Result<gather::Missing> {
-    return gather::find_missing(gather::list_tensors(*shards));
-  };
-  CKPT_CO_TRY(gather::Missing missing,
-              co_await compute_on(facts_.context.seams.compute, std::move(find)));
-  std::vector<Digest> models;
-  for (std::uint32_t rank = 0; rank < shards->shard_count(); ++rank)
-    models.push_back(shards->record(rank).model);
-  know(at, {storage::digest_of_layouts(models), std::move(missing)});
+  CKPT_CO_TRY(gather::LookedThrough looked,
+              co_await gather::look_through(std::move(step), facts_.context.seams.compute));
+  know(at, {looked.layouts, std::move(looked.missing)});
   co_return Status();
 }
 
@@ -115,15 +129,22 @@ void CoverageCheck::show(format::StepId at) {
   since_ = at.step;
   life_.touch();
   if (now.tensors > 0) {
-    log_warning("job={} step={} is {}", facts_.shape.job, number(at.step), in_words(now));
+    log_warning("job={} step={} is {} {}", facts_.shape.job, number(at.step), place(),
+                gather::in_words(now));
   } else if (had_holes) {
-    log_info("job={} step={} is stored with all pieces again", facts_.shape.job, number(at.step));
+    log_info("job={} step={} is {} with all pieces again", facts_.shape.job, number(at.step),
+             place());
   }
+}
+
+const char* CoverageCheck::place() const {
+  return facts_.directory.empty() ? "in memory" : "stored";
 }
 
 std::string CoverageCheck::text() const {
   if (missing_.tensors == 0) return {};
-  std::string text = fmt::format("steps from {} on are {}", number(since_), in_words(missing_));
+  std::string text = fmt::format("steps from {} on are {} {}", number(since_), place(),
+                                 gather::in_words(missing_));
   if (kept_) text += fmt::format("; step {}, which lacks less, is kept", number(kept_->step));
   return text;
 }
@@ -132,9 +153,7 @@ std::string CoverageCheck::text() const {
 asio::awaitable<void> CoverageCheck::learn(StoredPlace& place, storage::Checkpoint checkpoint) {
   const format::StepId at = checkpoint.at;
   const Status looked = co_await look_in(place, std::move(checkpoint));
-  if (!looked)
-    log_info("job={} step={} not looked through for missing pieces: {}", facts_.shape.job,
-             number(at.step), looked.error().message());
+  if (!looked) log_unknown(at, looked.error());
 }
 
 asio::awaitable<void> CoverageCheck::protect(StoredPlace& place,
@@ -145,14 +164,11 @@ asio::awaitable<void> CoverageCheck::protect(StoredPlace& place,
   const std::uint32_t count = order.rule.max_ckpt_num;
   if (count == 0 || there.size() <= count) co_return;
   std::size_t looks = 0;
-  std::vector<format::StepId> steps;  // The newest first.
-  std::optional<std::size_t> fewest;
-  std::optional<format::StepId> best;  // The newest of those with holes in the fewest tensors.
-  for (std::size_t left = there.size(); left-- > 0 && fewest != 0;) {
+  storage::LastWhole whole;
+  for (std::size_t left = there.size(); left-- > 0 && !whole.is_found();) {
     const storage::Checkpoint& each = there[left];
     const bool is_damaged = std::ranges::find(order.damaged, each.at) != order.damaged.end();
     if (is_damaged || facts_.is_fenced(each.at)) continue;
-    steps.push_back(each.at);
     const bool is_new = !known_.contains(each.at);
     const bool is_left_out = is_new && looks == looks_max;
     if (is_left_out) order.protected_steps.push_back(each.at);
@@ -161,15 +177,13 @@ asio::awaitable<void> CoverageCheck::protect(StoredPlace& place,
       co_await learn(place, each);
     }
     const auto known = known_.find(each.at);
-    if (known == known_.end() || (fewest && known->second.missing.tensors >= *fewest)) continue;
-    fewest = known->second.missing.tensors;
-    best = each.at;
+    whole.add(each.at,
+              known == known_.end() ? std::nullopt : std::optional(known->second.missing.tensors));
   }
-  if (steps.empty()) co_return;
-  // Where none could be read, the one before the newest may be the whole one.
-  if (!best) best = steps[std::min<std::size_t>(1, steps.size() - 1)];
-  order.protected_steps.push_back(*best);
-  if (is_first_place && *best != steps.front()) kept_ = best;
+  const std::optional<format::StepId> stays = whole.step();
+  if (!stays) co_return;
+  order.protected_steps.push_back(*stays);
+  if (is_first_place && !whole.is_newest()) kept_ = stays;
 }
 
 }  // namespace ckpt::node

@@ -1,8 +1,9 @@
 // CoverageCheck: says which declared tensors lack elements in the newest stored step, or are of
 // different forms in different ranks, and keeps the last step that lacks less: a rank that forgets
-// its piece would else be noticed at a restore, when retention has deleted what was whole.
+// its piece would else be noticed at a restore, when retention has deleted what was whole. Of a job
+// in memory alone, it looks at the committed step.
 //
-// Where this node coordinates, it reads the descriptions of each stored step whose layouts are not
+// Where this node coordinates, it reads the descriptions of each such step whose layouts are not
 // those of a step that was looked through: in the background, or before retention deletes any.
 //
 //   published --> same layouts as before? --> the same holes --> said --> stored whole --> not said
@@ -12,12 +13,14 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "gather/coverage.hpp"
+#include "gather/look_through.hpp"
 #include "node/job_facts.hpp"
 #include "node/job_life.hpp"
 #include "node/stored_place.hpp"
@@ -37,6 +40,14 @@ class CoverageCheck {
       : facts_(facts), life_(life), reads_(reads) {}
 
   void update(bool is_coordinator);
+  using OpenShards = std::function<std::shared_ptr<gather::ShardSource>()>;
+  struct HeldStep {
+    Digest layouts;  // storage::digest_of_layouts().
+    OpenShards open;
+  };
+  using Describe = std::function<std::optional<HeldStep>()>;  // None: some shard is nowhere.
+  // The committed step of a job in memory alone; it is described if it has to be.
+  void update_held(format::StepId at, const Describe& describe);
   // `layouts`: PublishOutcome::layouts.
   void published(format::StepId at, std::optional<Digest> layouts);
   // Before a deletion in this place: adds the step that stays for what newer ones lack. A newest
@@ -44,7 +55,7 @@ class CoverageCheck {
   asio::awaitable<void> protect(StoredPlace& place, const std::vector<storage::Checkpoint>& there,
                                 storage::RetentionOrder& order);
 
-  const gather::Missing& missing() const { return missing_; }  // In the newest stored step,
+  const gather::Missing& missing() const { return missing_; }  // In the newest known step,
   const std::optional<format::StepId>& checked() const { return newest_; }  // which is this one.
   std::string text() const;  // For people; empty: it lacks nothing, or nobody knows.
 
@@ -54,19 +65,25 @@ class CoverageCheck {
     gather::Missing missing;
   };
   asio::awaitable<void> run(format::StepId at);
+  asio::awaitable<void> run_held(format::StepId at, OpenShards open);
+  bool is_wanted(format::StepId at);
+  void begin_look(format::StepId at);
+  void ended(format::StepId at, const Status& looked);
+  void log_unknown(format::StepId at, const Error& error) const;
   Task<void> look_in_places(format::StepId at);
   Task<void> look_in(StoredPlace& place, storage::Checkpoint checkpoint);
   asio::awaitable<void> learn(StoredPlace& place, storage::Checkpoint checkpoint);
   Task<void> look(storage::OpenStep step);
   void know(format::StepId at, Known known);
   void show(format::StepId at);
+  const char* place() const;  // In which the steps lie.
   void forget();
 
   const JobFacts& facts_;
   JobLife& life_;
   StoredReads& reads_;
   std::map<format::StepId, Known> known_;
-  std::optional<format::StepId> newest_;  // The newest durable one that is known.
+  std::optional<format::StepId> newest_;  // The newest durable or held one that is known.
   gather::Missing missing_;               // In that.
   Step since_{};                          // The first one with these holes.
   std::optional<format::StepId> kept_;    // In the place that was looked at last.

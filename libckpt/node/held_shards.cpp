@@ -22,6 +22,27 @@ constexpr std::size_t chunks_read_here = 4;  // At a time, of a shard: as many t
 
 }  // namespace
 
+format::Start start_of_held(format::StepId at, const agree::StepCopies& copies) {
+  format::Start start;
+  start.base = at;
+  for (const std::optional<agree::Copies>& shard : copies) {
+    start.digests.push_back(shard->digest);
+    start.holders.push_back(shard->nodes);
+  }
+  return start;
+}
+
+std::shared_ptr<gather::ShardSource> open_held(HeldShards::Parts parts, format::Start start) {
+  struct Held {
+    Held(HeldShards::Parts parts, format::Start its_start)
+        : start(std::move(its_start)), shards(std::move(parts), start) {}
+    const format::Start start;
+    HeldShards shards;
+  };
+  const auto held = std::make_shared<Held>(std::move(parts), std::move(start));
+  return {held, &held->shards};
+}
+
 std::uint32_t HeldShards::shard_count() const {
   return static_cast<std::uint32_t>(start_.digests.size());
 }
@@ -61,8 +82,13 @@ Task<std::shared_ptr<const ShardRecord>> HeldShards::fetch_record(std::uint32_t 
   const format::ShardId id{start_.base.value(), rank};
   replicate::HolderFailures failures;
   for (const std::string& peer : peers_of(rank)) {
+    const Digest digest = start_.digests.at(rank);
+    SharedRecords::Dial dial = [this, peer] { return replication_.dial_for_records(peer); };
+    SharedRecords::Ask ask = [this, id, digest](SharedRecords::Connection connection) {
+      return replication_.fetch_record(std::move(connection), id, digest);
+    };
     std::string name = peer;
-    auto record = co_await replication_.fetch_record(std::move(name), id, start_.digests.at(rank));
+    auto record = co_await records_->ask_peer(std::move(name), std::move(dial), std::move(ask));
     if (record) co_return std::move(*record);
     failures.add(peer, std::move(record).error());
   }

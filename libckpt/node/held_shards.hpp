@@ -91,4 +91,10 @@ class HeldShards final : public gather::ShardSource {
   std::uint64_t bytes_from_memory_ = 0, bytes_from_storage_ = 0;
 };
 
+// A Start that only says where the shards of a step lie: for readers that restore nothing. Each of
+// them has a copy.
+format::Start start_of_held(format::StepId at, const agree::StepCopies& copies);
+// Keeps the Start.
+std::shared_ptr<gather::ShardSource> open_held(HeldShards::Parts parts, format::Start start);
+
 }  // namespace ckpt::node

@@ -11,6 +11,7 @@
 #include "base/change_checked.hpp"
 #include "base/kill_point.hpp"
 #include "base/log.hpp"
+#include "storage/publish_order.hpp"
 
 namespace ckpt::node {
 
@@ -66,7 +67,8 @@ Job::Job(SharedContext context, const AttachRequest& first)
       sessions_(facts_, *this, ranks_, captures_, storage_, giving_way_),
       restores_(facts_, *this, ranks_, slots_, sessions_, replication_, storage_),
       agreement_(facts_, *this, ranks_, slots_, peers_, storage_),
-      last_look_(facts_, facts_.last_look, *this, storage_) {}
+      last_look_(facts_, facts_.last_look, *this, storage_),
+      unsaved_(facts_, *this, ranks_, steps_to_compare()) {}
 
 void Job::note_left(const LeftDirectory& left) {
   if (!facts_.directory.empty()) storage_.places().front().note_left(left);
@@ -193,7 +195,8 @@ void Job::update() {
   if (agreement_.decide()) obey();
   last_look_.update(is_flush_wanted_ || is_expired_ || agreement_.is_final());
   restores_.obey_start();
-  storage_.coverage().update(peers_.is_coordinator());
+  look_for_missing_pieces();
+  unsaved_.update(peers_.is_coordinator());
   // A copy may have come after the decree that gave its step up, which is not sent again.
   captures_.retire_useless();
   give_way();
@@ -250,6 +253,45 @@ void Job::give_way() {
     const std::shared_ptr<LentStep> lent = each.lock();
     if (lent && lent->give_way()) touch();
   }
+}
+
+// Of a job in memory alone, the reports say whether the layouts have changed.
+void Job::look_for_missing_pieces() {
+  CoverageCheck& coverage = storage_.coverage();
+  coverage.update(peers_.is_coordinator());
+  const bool is_in_memory = facts_.directory.empty() && facts_.committed;
+  if (!is_in_memory || !peers_.is_coordinator()) return;
+  coverage.update_held(*facts_.committed, [this] { return describe_held(*facts_.committed); });
+}
+
+std::optional<CoverageCheck::HeldStep> Job::describe_held(format::StepId at) {
+  const agree::StepCopies copies = agree::copies_of_any(agreement_.view(), at);
+  std::vector<Digest> models;
+  for (const std::optional<agree::Copies>& shard : copies) {
+    if (!shard) return std::nullopt;
+    models.push_back(shard->model);
+  }
+  if (models.empty()) return std::nullopt;
+  CoverageCheck::HeldStep step;
+  step.layouts = storage::digest_of_layouts(models);
+  step.open = [this, start = start_of_held(at, copies)] { return open_held(held_parts(), start); };
+  return step;
+}
+
+HeldShards::Parts Job::held_parts() {
+  return {facts_, slots_, replication_, storage_, std::make_shared<SharedRecords>(facts_.clock())};
+}
+
+UnsavedWatch::Steps Job::steps_to_compare() {
+  UnsavedWatch::Steps steps;
+  steps.restored = [this](const format::Start& start) -> UnsavedWatch::OpenShards {
+    return [this, start] { return open_held(held_parts(), start); };
+  };
+  steps.committed = [this](format::StepId at) -> UnsavedWatch::OpenShards {
+    const auto held = describe_held(at);
+    return held ? held->open : nullptr;
+  };
+  return steps;
 }
 
 void Job::send_notices() {

@@ -23,6 +23,7 @@
 #include "node/lent_step.hpp"
 #include "node/restore_runner.hpp"
 #include "node/storage_look.hpp"
+#include "node/unasked_tensors.hpp"
 
 namespace ckpt::node {
 
@@ -95,6 +96,10 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   void obey();
   void send_notices();
   void give_way();
+  HeldShards::Parts held_parts();
+  UnsavedWatch::Steps steps_to_compare();
+  void look_for_missing_pieces();
+  std::optional<CoverageCheck::HeldStep> describe_held(format::StepId at);
   bool is_held_here(format::StepId at) const;
   bool has_idle_flush(Time now);
   void check_invariants() const;
@@ -121,6 +126,7 @@ class Job final : public JobLife, public std::enable_shared_from_this<Job> {
   RestoreRunner restores_;
   Agreement agreement_;
   LastLook last_look_;
+  UnsavedWatch unsaved_;
   std::vector<std::weak_ptr<LentStep>> lent_;
   bool is_update_posted_ = false, is_opened_ = false;
   bool is_expired_ = false, is_flush_wanted_ = false;

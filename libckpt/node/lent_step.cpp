@@ -30,16 +30,6 @@ std::string names_of(std::vector<std::uint32_t> ranks) {
   return fmt::format("{}{}", fmt::join(ranks, ", "), are_more ? ", ..." : "");
 }
 
-format::Start start_of(format::StepId at, const agree::StepCopies& copies) {
-  format::Start start;
-  start.base = at;
-  for (const std::optional<agree::Copies>& shard : copies) {
-    start.digests.push_back(shard->digest);
-    start.holders.push_back(shard->nodes);
-  }
-  return start;
-}
-
 }  // namespace
 
 Result<std::shared_ptr<LentStep>> LentStep::lend(Parts parts, Known known,
@@ -54,7 +44,7 @@ Result<std::shared_ptr<LentStep>> LentStep::lend(Parts parts, Known known,
     const agree::StepCopies copies = agree::copies_of_any(known.view, at);
     const std::vector<std::uint32_t> missing = ranks_missing(copies);
     if (missing.empty() && copies.size() > 0) {
-      std::shared_ptr<LentStep> step(new LentStep(parts, start_of(at, copies)));
+      std::shared_ptr<LentStep> step(new LentStep(parts, start_of_held(at, copies)));
       return step;
     }
     if (partly) continue;

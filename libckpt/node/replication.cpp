@@ -319,12 +319,23 @@ void Replication::damaged(const std::string&, const replicate::SealedShard& copy
 // --- what we ask of peers ---
 
 // Connections of their own: restores are rare, and several ranks may fetch at once.
+Task<std::shared_ptr<wire::Connection>> Replication::dial_for_records(std::string peer) {
+  auto connection = co_await peers_.dial(std::move(peer), wire::Purpose::data, nullptr);
+  co_return connection;
+}
+
+Task<std::shared_ptr<const format::ShardRecord>> Replication::fetch_record(
+    std::shared_ptr<wire::Connection> connection, format::ShardId id, Digest digest) {
+  auto record =
+      co_await replicate::fetch_record(*connection, facts_.clock(), id, digest, transfer_options());
+  co_return record;
+}
+
 Task<std::shared_ptr<const format::ShardRecord>> Replication::fetch_record(std::string peer,
                                                                            format::ShardId id,
                                                                            Digest digest) {
-  CKPT_CO_TRY(auto connection, co_await peers_.dial(std::move(peer), wire::Purpose::data, nullptr));
-  auto record =
-      co_await replicate::fetch_record(*connection, facts_.clock(), id, digest, transfer_options());
+  CKPT_CO_TRY(auto connection, co_await dial_for_records(std::move(peer)));
+  auto record = co_await fetch_record(connection, id, digest);
   connection->close();
   co_return record;
 }

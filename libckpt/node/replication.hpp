@@ -46,6 +46,10 @@ class Replication final : public replicate::ShardProvider {
 
   Task<std::shared_ptr<const format::ShardRecord>> fetch_record(std::string peer,
                                                                 format::ShardId id, Digest digest);
+  // For those that ask for several.
+  Task<std::shared_ptr<wire::Connection>> dial_for_records(std::string peer);
+  Task<std::shared_ptr<const format::ShardRecord>> fetch_record(
+      std::shared_ptr<wire::Connection> connection, format::ShardId id, Digest digest);
   // Fills `target` from all of `peers` with the Chunks that are not in `have`. `on_chunk` is called
   // for each that was verified there; it may be null. A record without its tensors comes with its
   // digest.

@@ -38,4 +38,54 @@ Task<SharedRecords::Record> SharedRecords::find_or_fetch(std::uint32_t rank, Fet
   co_return record;
 }
 
+void SharedRecords::Lines::close_idle() {
+  for (const Connection& connection : idle) connection->close();
+  idle.clear();
+}
+
+SharedRecords::~SharedRecords() {
+  for (const auto& [peer, lines] : lines_) lines->close_idle();
+}
+
+Task<SharedRecords::Record> SharedRecords::ask_peer(std::string peer, Dial dial, Ask ask) {
+  std::shared_ptr<Lines>& found = lines_[peer];
+  if (!found) found = std::make_shared<Lines>(clock_);
+  const std::shared_ptr<Lines> lines = found;
+  const Time deadline = clock_.after(wait_max);
+  bool is_late = false;
+  while (lines->in_use >= lines_max && !is_late) {
+    CKPT_CO_TRY(const bool is_notified, co_await lines->changed.wait_until(deadline));
+    is_late = !is_notified;
+  }
+  ++lines->in_use;
+  auto record = co_await ask_over(lines, std::move(dial), std::move(ask));
+  CKPT_ASSERT(lines->in_use > 0);
+  --lines->in_use;
+  lines->changed.notify_all();
+  co_return record;
+}
+
+Task<SharedRecords::Record> SharedRecords::ask_over(std::shared_ptr<Lines> lines, Dial dial,
+                                                    Ask ask) {
+  if (!lines->idle.empty()) {
+    const Connection used = lines->idle.back();
+    lines->idle.pop_back();
+    auto record = co_await ask(used);
+    if (record) {
+      lines->idle.push_back(used);
+      co_return record;
+    }
+    used->close();
+    lines->close_idle();  // The peer may have closed them all.
+  }
+  CKPT_CO_TRY(const Connection fresh, co_await dial());
+  auto record = co_await ask(fresh);
+  if (record) {
+    lines->idle.push_back(fresh);
+  } else {
+    fresh->close();
+  }
+  co_return record;
+}
+
 }  // namespace ckpt::node

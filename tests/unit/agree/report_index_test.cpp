@@ -38,7 +38,7 @@ std::optional<Copies> by_hand(const ClusterView& view, format::StepId at, std::u
           const bool is_it =
               holding.id.at == at && holding.id.rank == rank && holding.world_size == world_size;
           if (!is_it || (own_only && !holding.is_own)) continue;
-          if (!copies) copies = Copies{holding.digest, {}, holding.is_own, 0};
+          if (!copies) copies = Copies{holding.digest, {}, holding.is_own, 0, {}};
           auto& names = copies->nodes;
           const bool is_new = std::find(names.begin(), names.end(), report.node) == names.end();
           if (copies->digest == holding.digest && is_new) names.push_back(report.node);

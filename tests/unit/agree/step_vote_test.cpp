@@ -184,6 +184,17 @@ TEST_CASE("vote: a file that any node found damaged is not voted for", "[unit][a
         "stop now, mend it and restore it by its path; " +
             std::string(format::repair_advice));
 
+  // Another timeline may have a step of that number.
+  agree::VoteRules later;
+  later.history = {{1, {}}, {2, format::StepId{1, Step{3}}}};
+  scene.view.published->push_back({{2, Step{4}}, 2, {digest(7), digest(8)}});
+  scene.view.reports[1].damaged = {{{{2, Step{4}}, 1}, Errc::corruption}};
+  CHECK(
+      vote(scene, later).reason.find("going on from step 3 abandons step 4 of timeline 2, also") !=
+      std::string::npos);
+  scene.view.published->pop_back();
+  scene.view.reports[1].damaged = {{{{1, Step{4}}, 1}, Errc::corruption}};
+
   // It was abandoned before: nothing is lost by it now.
   agree::VoteRules rules;
   rules.history = {{1, {}}, {2, format::StepId{1, Step{3}}}};

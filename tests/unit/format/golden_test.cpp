@@ -137,7 +137,7 @@ NodeReport golden_report() {
   rank.filling = {{2, Step{902}}};
   rank.failure = "no peer";
   rank.failure_code = Errc::unavailable;
-  report.holdings = {{{{2, Step{900}}, 0}, {31, 32}, 16384, 2, true}};
+  report.holdings = {{{{2, Step{900}}, 0}, {31, 32}, 16384, 2, true, {33, 34}}};
   report.durable = {{1, Step{800}}};
   report.damaged = {{{{1, Step{800}}, 1}, Errc::corruption}};
   report.history = {{2, StepId{1, Step{800}}}};
@@ -232,9 +232,9 @@ std::vector<Golden> all_golden() {
       {"v3.part", encode(golden_packed_part())},
       {"v5.manifest.json", test::bytes_of(render(golden_manifest(golden_packed_part())).value())},
       {"v1.frame_table", encode(golden_frames())},
-      {"peer8.node_report", encode(golden_report())},
-      {"peer8.decree", encode(golden_decree())},
-      {"peer8.start", encode(golden_start())},
+      {"peer9.node_report", encode(golden_report())},
+      {"peer9.decree", encode(golden_decree())},
+      {"peer9.start", encode(golden_start())},
       {"v1.run.json", test::bytes_of(render(RunMarker{"gpt2", run}))},
       {"v1.timelines.json", test::bytes_of(render(golden_timelines()))},
       {"v2.safetensors", golden_file(0)},
@@ -272,9 +272,9 @@ TEST_CASE("golden: today's decoder reads yesterday's bytes", "[unit][format]") {
   REQUIRE(record);
   CHECK(digest_of(*record) == digest_of(golden_part().record));
   CHECK(record->layout.tensors.front().name == "embed.weight");
-  CHECK(decode_node_report(stored("peer8.node_report")).value() == golden_report());
-  CHECK(decode_decree(stored("peer8.decree")).value() == golden_decree());
-  CHECK(decode_start(stored("peer8.start")).value() == golden_start());
+  CHECK(decode_node_report(stored("peer9.node_report")).value() == golden_report());
+  CHECK(decode_decree(stored("peer9.decree")).value() == golden_decree());
+  CHECK(decode_start(stored("peer9.start")).value() == golden_start());
   CHECK(parse_run_marker(stored_text("v1.run.json")).value() == RunMarker{"gpt2", run});
   CHECK(parse_timelines(stored_text("v1.timelines.json")).value() == golden_timelines());
   const auto manifest = parse_manifest(stored_text("v2.manifest.json"));

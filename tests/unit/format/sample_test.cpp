@@ -90,6 +90,7 @@ Holding sample_holding(Random& random) {
   holding.bytes = random.next();
   holding.world_size = static_cast<std::uint32_t>(random.next());
   holding.is_own = random.one_in(2);
+  holding.model = sample_digest(random);
   return holding;
 }
 

@@ -1,11 +1,14 @@
 // Goal:   half of a declared tensor is stored like any other step, the job says what is missing
-//         until a whole one is stored, and the last whole step stays until then.
-// Method: one rank declares the first half of a tensor, or all of it, and stores steps.
+//         until a whole one is stored, and the last whole step stays until then. A job in memory
+//         alone says it, too.
+// Method: one rank declares the first half of a tensor, or all of it, and stores steps; a rank of
+//         another node leaves a part out of what it captures.
 #include <nlohmann/json.hpp>
 
 #include "format/piece.hpp"
 #include "storage/step_directory.hpp"
 #include "unit/node/one_rank.hpp"
+#include "unit/node/worlds.hpp"
 
 namespace ckpt::node {
 
@@ -136,6 +139,32 @@ TEST_CASE("coverage check: a new daemon keeps the last whole step, too", "[unit]
   rank.store(3);
   CHECK(rank.stored() == Steps{1, 3});
   CHECK_THAT(rank.degraded(), Contains("step 1, which lacks less, is kept"));
+}
+
+TEST_CASE("coverage check: what a rank of another node leaves out of memory is named",
+          "[unit][node]") {
+  test::Cluster cluster;
+  const std::string places = GENERATE("A", "AB", "BA");
+  cluster.begin(places);
+  const std::string first(1, places.front());
+  const auto last = static_cast<std::uint32_t>(places.size() - 1);
+  const auto missing = [&] { return cluster.status(first).at("missing_pieces"); };
+  cluster.commit(Step{1});
+  CHECK(missing().is_null());
+  cluster.declare(last, test::Cluster::Share::half);
+  cluster.commit(Step{2});
+  REQUIRE(cluster.pass_until([&] { return !missing().is_null(); }));
+  const std::string what = last == 0 ? "weight[15360:30720]" : "weight[23040:30720]";
+  CHECK(missing().at("what") == what);
+  CHECK(missing().at("step") == 2);
+  cluster.commit(Step{3});
+  REQUIRE(cluster.pass_until([&] { return missing().at("step") == 3; }));
+  CHECK_THAT(
+      cluster.status(first).at("degraded").get<std::string>(),
+      Contains("steps from 2 on are in memory without " + what + ", which no rank has saved"));
+  cluster.declare(last, test::Cluster::Share::all);
+  cluster.commit(Step{4});
+  CHECK(cluster.pass_until([&] { return missing().is_null(); }));
 }
 
 }  // namespace ckpt::node

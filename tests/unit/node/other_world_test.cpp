@@ -371,7 +371,7 @@ TEST_CASE("other world: a rank gets the whole tensors of the shards that nobody 
   CHECK(cluster.rank(6).whole_tensors == Numbers{of(1)});
 }
 
-TEST_CASE("other world: tensors that no rank asks for are named, where one node has all ranks",
+TEST_CASE("other world: tensors that no rank asks for are named, at once where one node has all",
           "[unit][node]") {
   const std::string ranks = GENERATE("A", "AAA", "AB");
   const bool has_whole_tensors = GENERATE(false, true);
@@ -389,6 +389,20 @@ TEST_CASE("other world: tensors that no rank asks for are named, where one node 
   const bool is_named = log.has("asked for by no rank: \"of rank 0\"");
   CHECK(is_named == (ranks != "AB" && !rules.joins_shards));
   CHECK(log.has("\"of rank 1\"") == (ranks == "A"));
+  const auto is_named_later = [&] { return log.has("saved by no rank: \"of rank 0\""); };
+  CHECK_FALSE(is_named_later());
+  cluster.commit(Step{6});
+  CHECK(cluster.pass_until(is_named_later) == (ranks == "AB"));
+}
+
+TEST_CASE("other world: nothing is named where all tensors are saved again", "[unit][node]") {
+  Cluster cluster;
+  cluster.begin("A");
+  cluster.commit(Step{5});
+  const test::CapturedLog log(LogLevel::warning);
+  cluster.begin("AB");
+  cluster.commit(Step{6});
+  CHECK_FALSE(cluster.pass_until([&] { return log.has("by no rank"); }));
 }
 
 TEST_CASE("other world: a tensor that several saved whole is nobody's to guess", "[unit][node]") {

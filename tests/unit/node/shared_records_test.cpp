@@ -1,8 +1,10 @@
 // Goal:   ranks of a node that restore together fetch each record once, and a reader that hangs or
-//         fails leaves the others what they need to go on.
-// Method: readers that ask for one record while the first one's fetch is held up.
+//         fails leaves the others what they need to go on. They share connections to a peer.
+// Method: readers that ask for one record while the first one's fetch is held up; a peer whose
+//         connections are counted.
 #include "node/shared_records.hpp"
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
 
@@ -90,6 +92,99 @@ TEST_CASE_METHOD(Readers, "shared records: those that wait for one that hangs tr
   may_end = true;
   CHECK(test::finish(clock, second));
   CHECK(test::finish(clock, first));
+}
+
+namespace {
+
+struct FakeLine final : wire::Connection {
+  Task<void> read(std::span<std::byte>, Time) override { co_return Status(); }
+  Task<void> write(std::span<const std::byte>, Time) override { co_return Status(); }
+  Task<void> write_file(os::FileSpan, Time) override { co_return Status(); }
+  void close() override { is_closed = true; }
+  std::string remote() const override { return "B"; }
+  bool is_closed = false;
+};
+
+// A peer whose answers take a second each.
+struct SlowPeer {
+  Task<SharedRecords::Connection> dial() {
+    ++dials;
+    lines.push_back(std::make_shared<FakeLine>());
+    co_return SharedRecords::Connection(lines.back());
+  }
+  Task<Record> answer(SharedRecords::Connection line) {
+    ++asks;
+    in_use_max = std::max(in_use_max, ++in_use);
+    CKPT_CO_CHECK(co_await sleep_until(clock, clock.after(delay)));
+    --in_use;
+    if (dynamic_cast<FakeLine&>(*line).is_closed)
+      co_return fail(Errc::unavailable, "the peer has closed it");
+    co_return std::make_shared<format::ShardRecord>();
+  }
+  test::Pending<Record> ask() {
+    auto asked = test::start(
+        context, records->ask_peer(
+                     "B", [this] { return dial(); },
+                     [this](SharedRecords::Connection line) { return answer(std::move(line)); }));
+    clock.poll();
+    return asked;
+  }
+
+  Duration delay = std::chrono::seconds(1);
+  asio::io_context context;
+  test::FakeClock clock{context};
+  std::optional<SharedRecords> records{clock};
+  std::vector<std::shared_ptr<FakeLine>> lines;
+  std::size_t dials = 0, asks = 0, in_use = 0, in_use_max = 0;
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(SlowPeer, "shared records: those of one peer come over few connections",
+                 "[unit][node]") {
+  std::vector<test::Pending<Record>> asked;
+  for (int count = 0; count < 16; ++count) asked.push_back(ask());
+  for (test::Pending<Record>& each : asked) CHECK(test::finish(clock, each));
+  CHECK(dials == SharedRecords::lines_max);
+  CHECK(in_use_max == SharedRecords::lines_max);
+  auto later = ask();
+  CHECK(test::finish(clock, later));
+  CHECK(dials == SharedRecords::lines_max);
+  records.reset();
+  CHECK(std::ranges::all_of(lines, [](const auto& line) { return line->is_closed; }));
+}
+
+TEST_CASE_METHOD(SlowPeer, "shared records: connections that the peer closed are made anew, once",
+                 "[unit][node]") {
+  auto first = ask();
+  auto second = ask();
+  CHECK(test::finish(clock, first));
+  CHECK(test::finish(clock, second));
+  CHECK(dials == 2);
+  for (const auto& line : lines) line->close();
+  auto again = ask();
+  CHECK(test::finish(clock, again));
+  CHECK(dials == 3);
+  auto third = ask();
+  auto fourth = ask();
+  CHECK(test::finish(clock, third));
+  CHECK(test::finish(clock, fourth));
+  CHECK(dials == 4);
+  CHECK(asks == 6);  // One of them in vain.
+}
+
+TEST_CASE_METHOD(SlowPeer, "shared records: a reader does not wait forever for a connection",
+                 "[unit][node]") {
+  delay = std::chrono::hours(1);
+  std::vector<test::Pending<Record>> asked;
+  for (std::size_t count = 0; count < SharedRecords::lines_max; ++count) asked.push_back(ask());
+  auto late = ask();
+  CHECK(dials == SharedRecords::lines_max);
+  delay = std::chrono::seconds(1);
+  CHECK(test::finish(clock, late));
+  CHECK(dials == SharedRecords::lines_max + 1);
+  CHECK_FALSE(asked.front().is_done());
+  for (test::Pending<Record>& each : asked) CHECK(test::finish(clock, each));
 }
 
 }  // namespace ckpt::node

@@ -24,6 +24,7 @@ struct Declared {
   std::uint32_t copy = 0;
   std::uint32_t stage = 0;  // Its whole tensor's.
   std::uint64_t all = numbers_in_all;
+  std::uint32_t version = 0;
 };
 
 format::Layout layout_of(std::uint32_t rank, FlatRange part, bool has_whole_tensor,
@@ -43,7 +44,7 @@ format::Layout layout_of(std::uint32_t rank, FlatRange part, bool has_whole_tens
     specs[1].dtype = DType::u32;
     specs[1].shape = {256};
   }
-  auto layout = format::make_layout(specs, rank, blob_capacity);
+  auto layout = format::make_layout(specs, rank, blob_capacity, declared.version);
   REQUIRE((layout ? "" : layout.error().message()) == "");
   return *layout;
 }
@@ -288,12 +289,15 @@ void Cluster::open(const std::string& name, std::uint64_t budget) {
 
 format::Layout Cluster::captured_by(std::uint32_t rank) const {
   Declared declared{0, stage_of(rank)};
+  declared.version = layout_version_;
   if (rules_.captures_all) {
     declared.copy = rank;
     return layout_of(rank, {0, numbers_in_all}, rules_.has_whole_tensors, declared);
   }
   if (rules_.contradicts == rank) ++declared.all;
-  return layout_of(rank, part_of(rank, world_size_), rules_.has_whole_tensors, declared);
+  FlatRange part = part_of(rank, world_size_);
+  if (with_half_.contains(rank)) part.count /= 2;
+  return layout_of(rank, part, rules_.has_whole_tensors, declared);
 }
 
 std::uint32_t Cluster::stage_of(std::uint32_t rank) const {

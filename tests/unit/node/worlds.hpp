@@ -98,6 +98,9 @@ class Cluster {
   // All copies but that one, which is whole yet.
   void damage_replicas(std::size_t of_rank, std::size_t page = 0);
   void commit(Step step);
+  // From now on the rank captures so much of its part.
+  enum class Share : std::uint8_t { all, half };
+  void declare(std::uint32_t rank, Share share);
   // For each connection, from now on.
   void limit_streams(std::uint64_t bytes_per_second);
   Time now() const { return clock_.now(); }
@@ -161,6 +164,8 @@ class Cluster {
   std::vector<std::unique_ptr<Trainer>> ranks_;
   Rules rules_;
   std::uint32_t world_size_ = 0;
+  std::set<std::uint32_t> with_half_;  // Ranks; see declare().
+  std::uint32_t layout_version_ = 0;
   std::uint64_t incarnation_ = 0;
   std::uint64_t boots_ = 0;
 };
