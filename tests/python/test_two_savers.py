@@ -67,15 +67,20 @@ def folder(tmp_path):
     return tmp_path / "exp"
 
 
+@pytest.fixture(autouse=True)
+def queues(runtime):
+    yield
+    for queue in list(_publish_queue._queues):
+        queue.close()
+    libckpt.torch._queues.by_directory.clear()
+
+
 @pytest.fixture
-def other(runtime, folder, tmp_path):
+def other(queues, folder, tmp_path):
     with (tmp_path / "other.log").open("w") as log:
         found = Saver(folder, log)
         yield found
         found.kill()
-    for queue in list(_publish_queue._queues):
-        queue.close()
-    libckpt.torch._queues.by_directory.clear()
 
 
 def value(path):
@@ -126,7 +131,7 @@ def test_single_files_of_two_processes_in_one_folder(folder, other):
     assert value(folder / "own.pt") == 2
 
 
-def test_a_block_whose_files_were_removed_is_not_published_in_part(folder, runtime):
+def test_a_block_whose_files_were_removed_is_not_published_in_part(folder):
     save_block(folder, 1)
     with (
         pytest.raises(errors.StorageError, match="was removed while it ran"),
@@ -140,7 +145,7 @@ def test_a_block_whose_files_were_removed_is_not_published_in_part(folder, runti
     assert not (folder / "model.pt").exists()
 
 
-def test_a_queue_whose_job_was_taken_over_says_so_at_once(folder, runtime, monkeypatch):
+def test_a_queue_whose_job_was_taken_over_says_so_at_once(folder, monkeypatch):
     queue = _publish_queue.PublishQueue("shared", folder / "job", rank=0, world_size=1)
     words = ["-c", "import libckpt, sys; libckpt.init('shared', sys.argv[1]).abandon()"]
     subprocess.run([sys.executable, *words, folder / "job"], check=True, timeout=120)

@@ -13,6 +13,7 @@ import pathlib
 import socket
 import time
 
+from libckpt import errors
 from libckpt.core.files import _disk
 
 LOCK_DEADLINE = 60.0  # For a process that publishes: as long as copies of large files may take.
@@ -22,25 +23,31 @@ _held = {}  # By the folder: its process, and the open file. To close it anywher
 
 
 def take(folder):
-    """None when the folder is this process's from now on, else who has it, for people."""
+    """None when the folder is this process's from now on, else who has it, for people. Raises
+    StorageError."""
     if folder in _held and _held[folder][0] == os.getpid():
         return None
     _disk.make_directory(pathlib.Path(folder).parent)
-    file = open(f"{folder}.owner", "a+")
+    try:
+        file = open(f"{folder}.owner", "a+")
+    except OSError as error:
+        raise errors.StorageError(f"open {folder}.owner: {error.strerror}") from error
     if not _lock(file):
         with file:
             file.seek(0)
             return file.read().strip() or "another process"
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}")
-    file.flush()
     _held[folder] = (os.getpid(), file)
+    with contextlib.suppress(OSError):  # On a full disk, it says nothing.
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
     return None
 
 
 def give_back(folder):
     if folder in _held:
-        _held.pop(folder)[1].close()
+        with contextlib.suppress(OSError):  # Of what could not be written.
+            _held.pop(folder)[1].close()
 
 
 @contextlib.contextmanager
