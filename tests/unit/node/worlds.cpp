@@ -304,6 +304,16 @@ std::uint32_t Cluster::stage_of(std::uint32_t rank) const {
   return rules_.stages.empty() ? rank : rules_.stages.at(rank);
 }
 
+void Cluster::declare(std::uint32_t rank, Share share) {
+  with_half_.erase(rank);
+  if (share == Share::half) with_half_.insert(rank);
+  ++layout_version_;
+  for (const auto& trainer : ranks_)
+    REQUIRE(
+        trainer->engine->call(trainer->session, control::SetLayout{captured_by(trainer->rank)}));
+  clock_.advance(std::chrono::seconds(1));
+}
+
 std::uint32_t Cluster::number_at(Step step, std::uint64_t place) const {
   constexpr std::uint64_t parts = 15;
   const bool changes =
