@@ -54,7 +54,7 @@ TEST_CASE("frame: the header's bytes are those of the protocol document", "[unit
   const FrameHeaderBytes bytes = encode_header(sample_header());
   const std::string before_crc =
       "434b5057"          // Magic: "CKPW".
-      "0800"              // Version.
+      "0900"              // Version.
       "2200"              // Kind: data.
       "00004000"          // Body bytes.
       "44332211"          // Body CRC.
@@ -63,7 +63,7 @@ TEST_CASE("frame: the header's bytes are those of the protocol document", "[unit
       "0900000000000000"  // Timeline.
       "00000000";         // Reserved.
   REQUIRE(hex(std::span(bytes).first(44)) == before_crc);
-  REQUIRE(hex(std::span(bytes).last(4)) == "731d476e");
+  REQUIRE(hex(std::span(bytes).last(4)) == "348f03c1");
   const auto decoded = decode_header(bytes);
   REQUIRE(decoded);
   REQUIRE(*decoded == sample_header());
