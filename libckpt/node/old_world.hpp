@@ -1,9 +1,13 @@
-// OldWorld: the memory of the ranks that saved the restored step, after another number of ranks has
-// attached.
+// OldWorld: the memory of the ranks that saved the restored step, after another number of ranks (a
+// new world) has attached.
 //
 // Their free Slots go when the new ranks train, or as soon as those need the room. The step stays
 // until a newer one is committed, unless the new ranks cannot have their Slots beside it: where
 // storage has it, its memory is given up then, since no newer one would ever be committed.
+//
+//   another number attaches   they restore    they train    a step of theirs is committed
+//   changed() --------------> update() -----> let_go() ---> update(): the step may go
+//                             at each change of the Job
 //
 // Threads: the engine's. Lifetime: the Job's.
 #pragma once
@@ -50,7 +54,7 @@ class OldWorld {
   SlotTable& slots_;
   const JobStorage& storage_;
   std::set<std::uint32_t> ranks_before_;  // They had Slots here when the world changed.
-  bool is_going_ = false;                 // Readers may hold what was given up for a moment.
+  bool is_going_ = false;                 // Given up, and perhaps still held by a reader.
 };
 
 }  // namespace ckpt::node
