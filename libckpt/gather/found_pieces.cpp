@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/assert.hpp"
 #include "format/piece.hpp"
@@ -95,6 +96,7 @@ void FoundPieces::add_tensor(std::uint32_t rank, const format::TensorPlace& tens
     found = found_.find(format::tensor_name_of(tensor.name, tensor.piece, tensor.shape));
   if (found == found_.end()) return;
   Name& name = found->second;
+  name.is_own = name.is_own || rank == reader_.rank;
   const std::vector<std::uint64_t> shape = format::global_shape_of(tensor.piece, tensor.shape);
   plan::HeldPiece piece = piece_of(name.tensor, rank, tensor, shape);
   if (const Status good = plan::PieceIndex::check(piece); !good)
@@ -201,16 +203,34 @@ void FoundPieces::check_shared(std::uint32_t rank,
   }
 }
 
+// A tensor that others saved whole, and of which this rank of the same world had nothing.
+std::optional<std::string_view> FoundPieces::newly_wanted() const {
+  std::set<std::string_view> own;
+  for (const auto& [name, found] : found_)
+    if (found.is_own) own.insert(found.tensor);
+  for (const std::string& each : names_) {
+    const Name& name = found_.at(each);
+    const bool is_of_others = name.whole.count > 0 && !shared_.contains(each);
+    if (is_of_others && !own.contains(name.tensor)) return name.tensor;
+  }
+  return std::nullopt;
+}
+
 Status FoundPieces::check_whole() const {
   const bool is_same_world = reader_.world_size == shard_count_;
+  // Then its place among the ranks is another one, as when the stages of a pipeline swap: what it
+  // saved itself may be another tensor of the same name.
+  const auto taken = is_same_world ? newly_wanted() : std::nullopt;
   for (const std::string& each : names_) {
     const Name& name = found_.at(each);
     const Wholes& whole = name.whole;
     const bool has_other = name.own_whole.first() || name.pieces.first();
-    if (!whole.are_several() || (is_same_world && has_other)) continue;
+    if (!whole.are_several() || (is_same_world && has_other && !taken)) continue;
     const std::string now =
-        is_same_world ? fmt::format("rank {}, which did not have it, wants it now", reader_.rank)
-                      : fmt::format("there are {} ranks now", reader_.world_size);
+        !is_same_world ? fmt::format("there are {} ranks now", reader_.world_size)
+        : has_other
+            ? fmt::format("rank {} wants \"{}\", which it did not have", reader_.rank, *taken)
+            : fmt::format("rank {}, which did not have it, wants it now", reader_.rank);
     return fail(Errc::unsupported,
                 fmt::format("tensor \"{}\" was saved whole by rank {} and rank {} of {}, and {}: "
                             "nothing says whether these are copies, or which rank goes on with "

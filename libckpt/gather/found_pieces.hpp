@@ -80,6 +80,7 @@ class FoundPieces {
     SeenForms wholes;
     SeenForms own_whole;
     Wholes whole;
+    bool is_own = false;  // The reader's shard has it, or a part of it.
     std::map<std::vector<std::uint64_t>, Copies> regions;
   };
   struct KeptRecord {
@@ -95,6 +96,7 @@ class FoundPieces {
   bool is_wanted(const plan::HeldPiece& piece) const;
   bool is_better(std::uint32_t rank, std::uint32_t than) const;
   void check_shared(std::uint32_t rank, const std::vector<format::TensorPlace>& tensors);
+  std::optional<std::string_view> newly_wanted() const;
   Status check_whole() const;
   Status add_forms(plan::PieceIndex& index) const;
 

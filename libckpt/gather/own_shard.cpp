@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "format/piece.hpp"
 
@@ -31,13 +32,19 @@ bool lacks_names(const format::Layout& saved, std::span<const std::string_view> 
   return !std::ranges::all_of(wanted, [&](std::string_view name) { return there.contains(name); });
 }
 
-bool has_others(const format::Layout& wanted, const format::Layout& saved) {
+bool has_other_parts(const format::Layout& wanted, const format::Layout& saved) {
   std::unordered_map<std::string_view, const format::TensorPlace*> there;
   for (const format::TensorPlace& tensor : saved.tensors) there.emplace(tensor.name, &tensor);
   return std::ranges::any_of(wanted.tensors, [&](const format::TensorPlace& tensor) {
     const auto found = there.find(tensor.name);
-    return found == there.end() || is_other_part(tensor, *found->second);
+    return found != there.end() && is_other_part(tensor, *found->second);
   });
+}
+
+bool has_others(const format::Layout& wanted, const format::Layout& saved) {
+  std::vector<std::string_view> names;
+  for (const format::TensorPlace& tensor : wanted.tensors) names.push_back(tensor.name);
+  return lacks_names(saved, names) || has_other_parts(wanted, saved);
 }
 
 }  // namespace ckpt::gather

@@ -14,6 +14,9 @@ bool has_pieces(const format::Layout& layout);
 // may swap their ranks.
 bool lacks_names(const format::Layout& saved, std::span<const std::string_view> wanted);
 
+// Whether some tensor of both is another part of the whole.
+bool has_other_parts(const format::Layout& wanted, const format::Layout& saved);
+
 // Whether it lacks a wanted name, or has some tensor that is another part of the whole there.
 bool has_others(const format::Layout& wanted, const format::Layout& saved);
 

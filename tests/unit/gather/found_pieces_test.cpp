@@ -170,6 +170,28 @@ TEST_CASE("found pieces: a whole tensor of several other ranks is none of them f
   CHECK(error_of(shards, wants, {1, 3}) == "");
 }
 
+TEST_CASE("found pieces: two stages that swap their ranks do not keep layers of one name apart",
+          "[unit][gather]") {
+  const auto layer = [](const char* name) { return whole_place(name, {4}, 16); };
+  const auto wanted = [](const char* first) {
+    Wants wants;
+    wants.pieces = {want_of(first, {4}, Box{{0}, {4}}), want_of("layer", {4}, Box{{0}, {4}})};
+    return wants;
+  };
+  const ByRank shards = {{whole_place("embed", {4}), layer("layer")},
+                         {whole_place("head", {4}), layer("layer")}};
+  CHECK(error_of(shards, wanted("embed"), {0, 2}) == "");
+  CHECK_THAT(
+      error_of(shards, wanted("head"), {0, 2}),
+      Contains("unsupported: tensor \"layer\" was saved whole by rank 0 and rank 1 of 2, and "
+               "rank 0 wants \"head\", which it did not have"));
+  const ByRank apart = {{whole_place("embed", {4}), layer("layer.0")},
+                        {whole_place("head", {4}), layer("layer.1")}};
+  Wants wants;
+  wants.pieces = {want_of("head", {4}, Box{{0}, {4}}), want_of("layer.1", {4}, Box{{0}, {4}})};
+  CHECK(error_of(apart, wants, {0, 2}) == "");
+}
+
 TEST_CASE("found pieces: a range that overlaps a box in its middle is kept", "[unit][gather]") {
   const Shape shape = {4, 8};
   const ByRank shards = {{place_of("w", shape, Box{{0, 0}, {4, 3}})},
@@ -230,19 +252,25 @@ TEST_CASE("found pieces: of whole tensors only the reader's is kept, or the only
   shards[7].push_back(whole_place("one", shape));
   for (const std::uint32_t rank : {20, 31}) shards[rank].push_back(whole_place("two", shape));
   Wants wants;
-  wants.pieces = {
-      want_of("each", shape, plan::whole(shape)), want_of("empty", {0}, plan::whole(Shape{0})),
-      want_of("one", shape, plan::whole(shape)), want_of("two", shape, plan::whole(shape))};
+  wants.pieces = {want_of("each", shape, plan::whole(shape)),
+                  want_of("empty", {0}, plan::whole(Shape{0})),
+                  want_of("two", shape, plan::whole(shape))};
+  Wants of_another;
+  of_another.pieces = {want_of("one", shape, plan::whole(shape))};
   for (const auto& order : orders_of(shards.size())) {
     FoundPieces found(wants, {20, 50}, std::vector<plan::Holder>(50));
     add_all(found, shards, order);
-    CHECK(records_of(found, 50) == std::set<std::uint32_t>{7, 20});
+    CHECK(records_of(found, 50) == std::set<std::uint32_t>{20});
     const auto index = found.index();
     REQUIRE(index);
     CHECK(holders_of(*index, wants.pieces[0].want) == std::set<std::uint32_t>{20});
     CHECK(index->find("empty") != nullptr);
-    CHECK(holders_of(*index, wants.pieces[2].want) == std::set<std::uint32_t>{7});
-    CHECK(holders_of(*index, wants.pieces[3].want) == std::set<std::uint32_t>{20});
+    CHECK(holders_of(*index, wants.pieces[2].want) == std::set<std::uint32_t>{20});
+    FoundPieces only(of_another, {20, 50}, std::vector<plan::Holder>(50));
+    add_all(only, shards, order);
+    const auto other = only.index();
+    REQUIRE(other);
+    CHECK(holders_of(*other, of_another.pieces[0].want) == std::set<std::uint32_t>{7});
   }
   shards[3].clear();
   std::swap(shards[0], shards[3]);

@@ -44,6 +44,9 @@ TEST_CASE("own shard: other names and other parts have to be put together", "[un
   CHECK_FALSE(has_others(wanted, saved));
   wanted.tensors = {rows("w", 0), whole("weight")};
   CHECK(has_others(wanted, saved));
+  CHECK_FALSE(has_other_parts(wanted, saved));
+  wanted.tensors = {rows("w", 4)};
+  CHECK(has_other_parts(wanted, saved));
 }
 
 TEST_CASE("own shard: a name that it lacks is noticed", "[unit][gather]") {

@@ -38,6 +38,20 @@ def choose(of_others, structure, choose_own):
     return chosen
 
 
+def check_whole(step, arrays, stored, of_others):
+    """Raises Unsupported for an array that several ranks saved as a whole: it is each one's own."""
+    for name in arrays if of_others else ():
+        shards = [stored, *of_others.values()]
+        holders = [shard for shard in shards
+                   if any(each[0] == name and each[4] is None for each in shard)]  # fmt: skip
+        if len(holders) > 1:
+            raise errors.Unsupported(
+                f'restore step {step}: array "{name}" was saved as a whole by several ranks, and '
+                "there is another number of ranks now: nothing says whether these are copies, or "
+                "which rank goes on with which; save copies with a number each (`copy`)"
+            )
+
+
 def choose_arrays(step, names, of_others, target):
     """Arrays that one of them captured as a whole, which is no part of anything."""
     chosen = []

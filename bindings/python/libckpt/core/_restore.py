@@ -63,6 +63,7 @@ class Targets:
         for found in (self.placed, self.loaded, self.members, self.tied):
             found.clear()
         _arrays.check_parts(step, self._nodes, self._arrays)
+        _other_ranks.check_whole(step, self._arrays, stored, of_others)
         own = [name for name, *_ in stored if self._is_of_array(name)]
         away = self.unasked.begin(stored, of_others, own)
         for shard in of_others.values():

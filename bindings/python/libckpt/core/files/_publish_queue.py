@@ -36,7 +36,7 @@ LOOK_EVERY = 0.02  # Seconds, for a step that the daemon brings to storage.
 EXIT_DEADLINE = 60.0  # A full disk must not keep the process from ending.
 KEPT = 2  # Steps of a queue on storage: published files have names of their own.
 MEMBERS_MAX = 12
-TAKEN_OVER = "was taken over"  # As the library says: another process has the job for good.
+TAKEN_OVER = "was taken over"  # As the library says it: for good.
 # Between steps that several ranks number alike. When a rank missed one, the ranks agree to capture
 # from a step on that is up to 64 higher: the next save is to be above that.
 STRIDE = 100
@@ -66,8 +66,7 @@ class PublishQueue:
         self.waiting = []  # Each a Waiting, the oldest first.
         self.users = 1  # Objects that have it; see _shared_queues.
         self.keeps_none = False  # Its steps go with it: each has a name elsewhere by then.
-        self._process = os.getpid()
-        self._has_begun = False
+        self._process, self._has_begun = os.getpid(), False
         newest = max((step for step, _ in _storage.steps(self.directory)), default=0)
         self._step = self.session.ranks.decide("newest step", newest, max)
         _queues.append(self)
@@ -89,10 +88,9 @@ class PublishQueue:
                     f"the save {outcome_text(ticket.outcome)}, for {patience:.0f} s: "
                     "`ckpt status` says what holds the memory, or keeps it from storage"
                 )
-            if ticket.outcome == "skipped_no_slot":
-                time.sleep(0.005)  # One becomes free when a step is on storage.
-            else:
+            if ticket.outcome != "skipped_no_slot":
                 self.session.prepare(items)
+            time.sleep(0.005)  # A Slot becomes free when a step is on storage.
 
     def next_step(self):
         """The number of the next step, which is the same on all ranks that ask alike."""
@@ -112,8 +110,8 @@ class PublishQueue:
         return FAILED_DEADLINE if self._is_failing() else SLOT_DEADLINE
 
     def _is_failing(self):
-        problem = self.session.counts().get("notice") or ""
-        return re.search(r"\bstored\b", problem)  # As the daemon says of storage alone.
+        # As the daemon says of storage alone.
+        return re.search(r"\bstored\b", self.session.counts().get("notice") or "")
 
     def _begin(self, items, deadline):
         """Publishes an earlier process's leftovers, or gives them up: none of them is restored."""
