@@ -37,7 +37,7 @@ bool has_other_parts(const format::Layout& wanted, const format::Layout& saved) 
   for (const format::TensorPlace& tensor : saved.tensors) there.emplace(tensor.name, &tensor);
   return std::ranges::any_of(wanted.tensors, [&](const format::TensorPlace& tensor) {
     const auto found = there.find(tensor.name);
-    return found != there.end() && is_other_part(tensor, *found->second);
+    return found == there.end() ? tensor.piece.has_value() : is_other_part(tensor, *found->second);
   });
 }
 

@@ -14,10 +14,11 @@ bool has_pieces(const format::Layout& layout);
 // may swap their ranks.
 bool lacks_names(const format::Layout& saved, std::span<const std::string_view> wanted);
 
-// Whether some tensor of both is another part of the whole.
-bool has_other_parts(const format::Layout& wanted, const format::Layout& saved);
-
 // Whether it lacks a wanted name, or has some tensor that is another part of the whole there.
 bool has_others(const format::Layout& wanted, const format::Layout& saved);
+
+// The same for a rank that hears of whole tensors from the other ranks: whether it lacks a part, or
+// has another one there.
+bool has_other_parts(const format::Layout& wanted, const format::Layout& saved);
 
 }  // namespace ckpt::gather

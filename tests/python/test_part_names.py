@@ -102,11 +102,11 @@ def test_a_tensor_in_parts_is_found_by_its_name(job):
 
 
 @pytest.mark.parametrize("source", ["memory", "storage"])
-def test_stages_that_swap_their_ranks_get_their_tensors(job, tmp_path, programs, source):
+def test_stages_that_swap_their_ranks_get_their_parts(job, tmp_path, programs, source):
     options = {"dir": str(tmp_path / "run"), "save_storage_interval": 1, "world_size": 2}
 
     def stage(number, value):
-        return Array(f"layer{number}", numpy.full(1000, value), global_shape=(1000,), offset=(0,))
+        return Array(f"layer{number}", numpy.full(1000, value), global_shape=(2000,), offset=(0,))
 
     sessions = [job(rank=rank, **options) for rank in range(2)]
     at_once(sessions, lambda rank, each: each.save(1, {}, arrays=[stage(rank, 1.0 + rank)]))

@@ -47,6 +47,8 @@ TEST_CASE("own shard: other names and other parts have to be put together", "[un
   CHECK_FALSE(has_other_parts(wanted, saved));
   wanted.tensors = {rows("w", 4)};
   CHECK(has_other_parts(wanted, saved));
+  wanted.tensors = {rows("v", 0)};
+  CHECK(has_other_parts(wanted, saved));
 }
 
 TEST_CASE("own shard: a name that it lacks is noticed", "[unit][gather]") {
