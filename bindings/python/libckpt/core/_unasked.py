@@ -3,6 +3,7 @@
 A rank alone does not know what the others ask for.
 """
 
+from libckpt import errors
 from libckpt.core import _registration
 from libckpt.core._replicas import SHARES
 
@@ -16,12 +17,14 @@ class Unasked:
         self.left, self.missing = [], []  # Those that were not asked for, and that are not there.
         self.to_log = []  # Of `left`, those that this rank is to warn of.
         self._seen, self._left = set(), set()
+        self._whole = []  # Asked for, and in the rank's own shard as a whole.
 
     def begin(self, stored, of_others, own):
         """`stored`, `of_others`: the tensors of the rank's own shard, and of further ones by rank,
         whose names only came where nobody here wants a part. `own`: the arrays in its own shard."""
         self._left = {name for name in own if name not in self.asked}
         self._seen, self.missing = {name for name, *_ in stored}, []
+        self._whole = [name for name, *_, whole in stored if whole is None and name in self.asked]
         others = {name for each in of_others.values() for name, *_ in each}
         away = self._given - self._seen
         if self._may_lack:
@@ -53,7 +56,14 @@ class Unasked:
         is_own = "path" not in answer and answer["world_size"] == ranks.world_size
         if is_own or not ranks.can_talk:
             return
-        self.left, is_asked = ranks.decide("left", [self.left, has_wishes], _union)
+        mine = [self.left, has_wishes, self._whole, answer["items_of"]]
+        self.left, is_asked, several = ranks.decide("left", mine, _union)
+        if several:
+            raise errors.Unsupported(
+                f'restore step {answer["step"]}: array "{several[0]}" was saved as a whole by '
+                "several ranks, and there is another number of ranks now, which have overwritten "
+                "theirs: do not train on with them; save copies with a number each (`copy`)"
+            )
         if self.left:
             own = [name for name in self.left if name in self.asked]
             taken = set(ranks.decide("taken", own, lambda said: sorted(set().union(*said))))
@@ -62,5 +72,10 @@ class Unasked:
 
 
 def _union(said):
-    names = set().union(*(names for names, _ in said))
-    return sorted(names), any(has_wishes for _, has_wishes in said)
+    names = set().union(*(names for names, *_ in said))
+    shards = {}  # By the name of an array, those that have it as a whole.
+    for _, _, whole, shard in said:
+        for name in whole:
+            shards.setdefault(name, set()).add(shard)
+    several = sorted(name for name, each in shards.items() if len(each) > 1)
+    return sorted(names), any(has_wishes for _, has_wishes, *_ in said), several
