@@ -106,15 +106,20 @@ class Store:
         del self._values[key]
 
 
-def settled(asked, seen, saved_by=3):
-    """(left, to log) of each rank, when they ask for these and see those."""
+def settled(asked, seen, saved_by=3, stored=()):
+    """(left, to log) of each rank, when they ask for these and see those; `stored`: whole ones."""
     store = Store()
     ranks = [_ranks.Ranks("job", rank, len(asked), store, "p") for rank in range(len(asked))]
 
     def settle(rank, ranks):
         found = _unasked.Unasked(_arrays.Arrays([whole(n, (1,)) for n in asked[rank]], {}), True)
-        found.begin([], {}, seen[rank])
-        found.settle(ranks, {"world_size": saved_by}, {"of an item"}, bool(asked[rank]))
+        whole_ones = [(name, "F32", (1,), None, None) for name in stored]
+        found.begin(whole_ones, {}, seen[rank])
+        answer = {"world_size": saved_by, "step": 7, "items_of": rank}
+        try:
+            found.settle(ranks, answer, {"of an item"}, bool(asked[rank]))
+        except libckpt.Unsupported as error:
+            return str(error)
         return found.left, found.to_log
 
     return at_once(ranks, settle), store
@@ -128,7 +133,7 @@ def test_ranks_name_what_none_of_them_asked_for():
 def test_ranks_that_ask_for_all_exchange_no_name():
     found, store = settled([["a", "b"], ["a", "b"]], [["a", "b"], ["a", "b"]])
     assert found == [([], [])] * 2
-    assert set(store.sent) == {"[[], true]"}
+    assert set(store.sent) == {"[[], true, null]", "[[], true, false]"}
 
 
 def test_the_same_number_of_ranks_does_not_ask():
@@ -140,3 +145,10 @@ def test_the_same_number_of_ranks_does_not_ask():
 def test_ranks_that_ask_for_nothing_are_not_warned():
     found, _ = settled([[], []], [["a"], ["b"]])
     assert found == [(["a", "b"], []), (["a", "b"], [])]
+
+
+def test_whole_arrays_of_several_ranks_are_refused_by_another_number():
+    refusals, _ = settled([["a", "b"], ["b"]], [["a", "b"], ["b"]], stored=["b"])
+    assert all('step 7: array "b" was saved as a whole by several' in each for each in refusals)
+    found, _ = settled([["a"], ["b"]], [["a", "b"], ["a", "b"]], stored=["a", "b"])
+    assert found == [([], [])] * 2

@@ -56,8 +56,11 @@ class Unasked:
         is_own = "path" not in answer and answer["world_size"] == ranks.world_size
         if is_own or not ranks.can_talk:
             return
-        mine = [self.left, has_wishes, self._whole, answer["items_of"]]
-        self.left, is_asked, several = ranks.decide("left", mine, _union)
+        mine = [self.left, has_wishes, answer["items_of"] if self._whole else None]
+        self.left, is_asked, may_be_several = ranks.decide("left", mine, _union)
+        several = []
+        if may_be_several:
+            several = ranks.decide("whole", [self._whole, answer["items_of"]], _of_several)
         if several:
             raise errors.Unsupported(
                 f'restore step {answer["step"]}: array "{several[0]}" was saved as a whole by '
@@ -73,9 +76,13 @@ class Unasked:
 
 def _union(said):
     names = set().union(*(names for names, *_ in said))
+    shards = {shard for *_, shard in said if shard is not None}
+    return sorted(names), any(has_wishes for _, has_wishes, _ in said), len(shards) > 1
+
+
+def _of_several(said):
     shards = {}  # By the name of an array, those that have it as a whole.
-    for _, _, whole, shard in said:
+    for whole, shard in said:
         for name in whole:
             shards.setdefault(name, set()).add(shard)
-    several = sorted(name for name, each in shards.items() if len(each) > 1)
-    return sorted(names), any(has_wishes for _, has_wishes, *_ in said), several
+    return sorted(name for name, each in shards.items() if len(each) > 1)
