@@ -44,8 +44,8 @@ std::string without_slash(std::string path);
 bool is_abandoned_at(Workplace& workplace, const std::string& path,
                      const format::Manifest& manifest);
 
-// What the ranks of a checkpoint declared, and none of them saved. Errors: those of reading the
-// descriptions.
+// Names the parts that ranks of a checkpoint declared and none of them saved. Errors: those of
+// reading the descriptions.
 Result<gather::LookedThrough> look_through(Workplace& workplace, const storage::Site& site,
                                            const std::string& name);
 

@@ -1,6 +1,6 @@
 // CoverageCheck: says which declared tensors lack elements in the newest stored step, or are of
 // different forms in different ranks, and keeps the last step that lacks less: a rank that forgets
-// its piece would else be noticed at a restore, when retention has deleted what was whole. Of a job
+// its piece would else be noticed at a restore, when retention has deleted what was whole. In a job
 // in memory alone, it looks at the committed step.
 //
 // Where this node coordinates, it reads the descriptions of each such step whose layouts are not

@@ -255,7 +255,7 @@ void Job::give_way() {
   }
 }
 
-// Of a job in memory alone, the reports say whether the layouts have changed.
+// The reports say whether the layouts of a job in memory alone have changed.
 void Job::look_for_missing_pieces() {
   CoverageCheck& coverage = storage_.coverage();
   coverage.update(peers_.is_coordinator());

@@ -94,7 +94,7 @@ Unexpected ChunkRestore::mismatch(std::size_t chunk) const {
                           number(record_.id.at.step), record_.id.rank, chunk, what));
 }
 
-// What differs may also be damaged, and then another copy of the shard will do.
+// A difference may be damage, too, and then another copy of the shard will do.
 Status check_chunks(const format::ShardRecord& record, std::span<const std::byte> slot,
                     std::uint64_t begin, std::uint64_t end) {
   for (std::uint64_t chunk = begin / record.chunk_bytes; chunk * record.chunk_bytes < end;

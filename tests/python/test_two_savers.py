@@ -1,7 +1,7 @@
 """Goal: two processes that save into one folder at a time, as two ranks or a restart beside the old
 process do, neither mix their files nor wait for each other.
 
-Method: a process with the folder is told block by block what to save; the test is the other one.
+Method: one process with the folder takes orders, a block each; the test is the other one.
 """
 
 import shutil

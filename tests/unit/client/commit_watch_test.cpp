@@ -1,4 +1,4 @@
-// Goal:   ranks that save alone are told so while they train, and others are not.
+// Goal:   a rank that saves alone hears it while it trains, and others do not.
 // Method: tell it of saves without a free Slot at times of the test's own.
 #include "client/commit_watch.hpp"
 

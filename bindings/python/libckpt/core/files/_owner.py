@@ -46,7 +46,7 @@ def take(folder):
 
 def give_back(folder):
     if folder in _held:
-        with contextlib.suppress(OSError):  # Of what could not be written.
+        with contextlib.suppress(OSError):  # The text could not be written.
             _held.pop(folder)[1].close()
 
 
