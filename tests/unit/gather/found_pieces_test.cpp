@@ -146,7 +146,7 @@ TEST_CASE("found pieces: ranks that contradict each other are an error that no s
   const Shape shape = {8};
   TensorPlace other = place_of("w", shape, Box{{4}, {4}});
   Wants wants;
-  wants.pieces = {want_of("w", shape, Box{{0}, {4}})};  // What contradicts is not in it.
+  wants.pieces = {want_of("w", shape, Box{{0}, {4}})};  // The contradiction is not in it.
   SECTION("in the type") {
     other.dtype = DType::f32;
     const auto error = error_of({{place_of("w", shape, Box{{0}, {4}})}, {other}}, wants);

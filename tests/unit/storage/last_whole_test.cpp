@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::optional<std::size_t> unread;
 
-// Of the steps 9, 8, 7 ...; 0: none stays.
+// One of the steps 9, 8, 7 ...; 0: none stays.
 std::uint64_t chosen(const std::vector<std::optional<std::size_t>>& lacks) {
   LastWhole whole;
   std::uint64_t step = 9;
