@@ -154,6 +154,11 @@ std::string why_not(const Vote& vote, Step wanted) {
                      number(vote.candidates.front().at.step));
 }
 
+std::string taken_by_others(const PublishedStep& step, const ClusterView& view) {
+  return fmt::format("step {}, was taken by {}, this job has {}: a restore from its path takes it",
+                     number(step.at.step), counted(step.world_size, "rank"), view.shape.world_size);
+}
+
 void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
                      const ClusterView& view, const VoteRules& rules,
                      const DamagedShards& damaged_shards) {
@@ -170,20 +175,14 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
         view.published && view.published->size() + view.damaged_published > damaged;
     vote.reason = describe_damage(view, damaged) + ", and ";
     if (const PublishedStep* other = newest_of_other_world(view, rules, damaged_shards)) {
-      vote.reason += fmt::format(
-          "the newest of the others, step {}, was taken by {}, "
-          "this job has {}: a restore from its path takes it",
-          number(other->at.step), counted(other->world_size, "rank"), view.shape.world_size);
+      vote.reason += "the newest of the others, " + taken_by_others(*other, view);
     } else {
       vote.reason += has_others ? "none of the others can be restored" : "no other can be restored";
     }
   } else if (const PublishedStep* other = newest_of_other_world(view, rules)) {
     // Not here either: no step of this number of ranks is left.
     vote.error = Errc::unsupported;
-    vote.reason = fmt::format(
-        "the newest checkpoint that is left, step {}, was taken by {}, "
-        "this job has {}: a restore from its path takes it",
-        number(other->at.step), counted(other->world_size, "rank"), view.shape.world_size);
+    vote.reason = "the newest checkpoint that is left, " + taken_by_others(*other, view);
   } else if (!vote.candidates.empty() && rules.wanted) {
     if (!other_worlds.empty()) vote.error = Errc::unsupported;
     vote.reason = why_not(vote, *rules.wanted);
@@ -237,9 +236,7 @@ void prefer_newer_of_other_world(Vote& vote, const ClusterView& view, const Vote
   const PublishedStep* other = newest_of_other_world(view, rules);
   if (other == nullptr || !vote.chosen || !(other->at > *vote.chosen)) return;
   reject_chosen(vote, Errc::unsupported, "rejected: another number of ranks published a newer one");
-  vote.reason = fmt::format("the newest checkpoint, step {}, was taken by {}, this job has {}",
-                            number(other->at.step), counted(other->world_size, "rank"),
-                            view.shape.world_size);
+  vote.reason = "the newest checkpoint, " + taken_by_others(*other, view);
 }
 
 // A history that cannot be read is not lost. A start records its timeline, which would replace what

@@ -2,8 +2,15 @@
 #include <utility>
 
 #include "client/checkpointer_impl.hpp"
+#include "format/piece.hpp"
 
 namespace ckpt {
+
+std::string tensor_name(std::string_view name, const Piece& piece, DType dtype,
+                        std::span<const std::int64_t> shape) {
+  const bool is_piece = format::problem_of(piece, dtype, shape).empty();
+  return std::string(is_piece ? format::tensor_name_of(name, piece, shape) : name);
+}
 
 Result<FrameworkCheckpointer> FrameworkCheckpointer::open(Options options) {
   CKPT_TRY(auto impl, Impl::open(std::move(options)));

@@ -8,10 +8,12 @@ namespace ckpt::client {
 
 namespace {
 
-// Whether the name begins with `words`, and with no part of a word more.
+// Whether the name begins with `words`, and with no part of a word more. A bracket begins what says
+// which part of a tensor it is.
 bool begins_with(std::string_view name, std::string_view words) {
   if (!name.starts_with(words)) return false;
-  return name.size() == words.size() || name[words.size()] == '.' || name[words.size()] == '/';
+  return name.size() == words.size() ||
+         std::string_view("./[").find(name[words.size()]) != std::string_view::npos;
 }
 
 // The longest rule counts. `from` and `to`: the side of a rule that is looked for, and the other.

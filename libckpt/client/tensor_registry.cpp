@@ -90,10 +90,13 @@ Status TensorRegistry::add_entry(std::string name, TensorRef tensor, std::string
   if (!checked) return fail(std::move(checked).error().context("add"));
   const std::uint64_t bytes = *checked;
   const Piece given = tensor.piece.value_or(Piece());
+  const bool is_named_after_place =
+      format::tensor_name_of(name, tensor.piece, tensor.shape) != name;
   tensor.piece = format::normalized(tensor.piece, tensor.shape);
-  if (given.copies > 1 && given.copy == 0) {
-    // Without a number a whole tensor would be this rank's own, which no other may ask for, and the
-    // first copy of a part would not be compared with the others.
+  const bool loses_its_name = is_named_after_place && !tensor.piece;
+  if ((given.copies > 1 || loses_its_name) && given.copy == 0) {
+    // Without a number a whole tensor would be this rank's own, which no other may ask for, nor by
+    // the name before the brackets; and the first copy of a part would not be compared.
     Piece numbered = given;
     numbered.copy = 1;
     tensor.piece = format::normalized(std::move(numbered), tensor.shape);

@@ -39,7 +39,8 @@ std::vector<std::uint64_t> global_shape_of(const std::optional<Piece>& piece,
 // The name of the tensor that a part belongs to. A rank with several parts of `w` cannot give one
 // name to all: it names each after a box that it lies in, as in "w[0:4,2:4]", which may leave out
 // the last dimensions; a flat range after a range of elements, as in "w[20:32]". Returns `name`
-// where the part does not lie there, or is the whole tensor.
+// where the part does not lie there, or where there is no piece: normalized() drops that of a whole
+// tensor, unless it has the number of a copy.
 std::string_view tensor_name_of(std::string_view name, const std::optional<Piece>& piece,
                                 std::span<const std::int64_t> shape);
 // Whether `names`, which ascend, have the name, or that of the tensor that it is a part of.

@@ -96,47 +96,47 @@ void FoundPieces::add_tensor(std::uint32_t rank, const format::TensorPlace& tens
     found = found_.find(format::tensor_name_of(tensor.name, tensor.piece, tensor.shape));
   if (found == found_.end()) return;
   Name& name = found->second;
-  name.is_own = name.is_own || rank == reader_.rank;
+  name.has_reader = name.has_reader || rank == reader_.rank;
   const std::vector<std::uint64_t> shape = format::global_shape_of(tensor.piece, tensor.shape);
   plan::HeldPiece piece = piece_of(name.tensor, rank, tensor, shape);
   if (const Status good = plan::PieceIndex::check(piece); !good)
     return note(broken_, rank, good.error());
   const SeenForm form{rank, tensor.dtype, shape};
   if (tensor.piece) {
-    name.pieces.add(form);
+    name.piece_forms.add(form);
     if (is_wanted(piece)) keep(name, std::move(piece));
     return;
   }
-  name.wholes.add(form);
-  if (rank == reader_.rank) name.own_whole.add(form);
+  name.whole_forms.add(form);
+  if (rank == reader_.rank) name.reader_whole_forms.add(form);
   if (tensor.extent.bytes > 0) add_whole(name, std::move(piece));
 }
 
 // A whole tensor of several ranks may be read by these ranks alone.
 void FoundPieces::add_whole(Name& name, plan::HeldPiece piece) {
-  Wholes& whole = name.whole;
+  WholeTensors& wholes = name.whole_tensors;
   const std::uint32_t rank = piece.holder;
-  ++whole.count;
-  if (whole.count == 1) {
-    whole.first = rank;
+  ++wholes.count;
+  if (wholes.count == 1) {
+    wholes.first_rank = rank;
   } else {
-    const std::uint32_t lower = std::min(whole.first, rank);
-    const std::uint32_t higher = std::max(whole.first, rank);
-    whole.second = whole.count == 2 ? higher : std::min(whole.second, higher);
-    whole.first = lower;
-    CKPT_ASSERT(whole.first < whole.second);
+    const std::uint32_t lower = std::min(wholes.first_rank, rank);
+    const std::uint32_t higher = std::max(wholes.first_rank, rank);
+    wholes.second_rank = wholes.count == 2 ? higher : std::min(wholes.second_rank, higher);
+    wholes.first_rank = lower;
+    CKPT_ASSERT(wholes.first_rank < wholes.second_rank);
   }
-  if (whole.are_several() && whole.only) {
-    release(whole.only->holder);
+  if (wholes.are_several() && wholes.of_another) {
+    release(wholes.of_another->holder);
     --piece_count_;
-    whole.only.reset();
+    wholes.of_another.reset();
   }
   const bool is_own = rank == reader_.rank;
-  if ((whole.are_several() && !is_own) || !is_wanted(piece)) return;
+  if ((wholes.are_several() && !is_own) || !is_wanted(piece)) return;
   piece.shape = {};  // The record may go.
   ++records_.at(rank).reasons;
   ++piece_count_;
-  (is_own ? whole.own : whole.only) = std::move(piece);
+  (is_own ? wholes.of_reader : wholes.of_another) = std::move(piece);
 }
 
 void FoundPieces::keep(Name& name, plan::HeldPiece piece) {
@@ -197,9 +197,9 @@ void FoundPieces::check_shared(std::uint32_t rank,
     if (same != tensors.end()) continue;
     return note(unshared_, rank,
                 Error(Errc::invalid_argument,
-                      fmt::format("tensors \"{}\" and \"{}\" share memory here, and differ in what "
-                                  "rank {} saved",
-                                  other->second, tensor.name, rank)));
+                      fmt::format("tensors \"{}\" and \"{}\" share memory here, and rank {} saved "
+                                  "\"{}\" as a tensor of its own",
+                                  other->second, tensor.name, rank, tensor.name)));
   }
 }
 
@@ -207,10 +207,10 @@ void FoundPieces::check_shared(std::uint32_t rank,
 std::optional<std::string_view> FoundPieces::newly_wanted() const {
   std::set<std::string_view> own;
   for (const auto& [name, found] : found_)
-    if (found.is_own) own.insert(found.tensor);
+    if (found.has_reader) own.insert(found.tensor);
   for (const std::string& each : names_) {
     const Name& name = found_.at(each);
-    const bool is_of_others = name.whole.count > 0 && !shared_.contains(each);
+    const bool is_of_others = name.whole_tensors.count > 0 && !shared_.contains(each);
     if (is_of_others && !own.contains(name.tensor)) return name.tensor;
   }
   return std::nullopt;
@@ -223,9 +223,9 @@ Status FoundPieces::check_whole() const {
   const auto taken = is_same_world ? newly_wanted() : std::nullopt;
   for (const std::string& each : names_) {
     const Name& name = found_.at(each);
-    const Wholes& whole = name.whole;
-    const bool has_other = name.own_whole.first() || name.pieces.first();
-    if (!whole.are_several() || (is_same_world && has_other && !taken)) continue;
+    const WholeTensors& wholes = name.whole_tensors;
+    const bool has_other = name.reader_whole_forms.first() || name.piece_forms.first();
+    if (!wholes.are_several() || (is_same_world && has_other && !taken)) continue;
     const std::string now =
         !is_same_world ? fmt::format("there are {} ranks now", reader_.world_size)
         : has_other
@@ -235,7 +235,7 @@ Status FoundPieces::check_whole() const {
                 fmt::format("tensor \"{}\" was saved whole by rank {} and rank {} of {}, and {}: "
                             "nothing says whether these are copies, or which rank goes on with "
                             "which; save copies as pieces with a number each",
-                            each, whole.first, whole.second, shard_count_, now));
+                            each, wholes.first_rank, wholes.second_rank, shard_count_, now));
   }
   return {};
 }
@@ -246,8 +246,8 @@ Status FoundPieces::add_forms(plan::PieceIndex& index) const {
   for (const std::string& each : names_) {
     const Name& name = found_.at(each);
     SeenForms& seen = forms[name.tensor];
-    seen.add(name.pieces);
-    seen.add(name.whole.are_several() ? name.own_whole : name.wholes);
+    seen.add(name.piece_forms);
+    seen.add(name.whole_tensors.are_several() ? name.reader_whole_forms : name.whole_forms);
   }
   FirstError first = broken_;
   for (const auto& [tensor, seen] : forms) {
@@ -282,7 +282,7 @@ Result<plan::PieceIndex> FoundPieces::index() const {
         CKPT_CHECK(index.add(piece));
       }
     }
-    for (const auto* whole : {&name.whole.own, &name.whole.only}) {
+    for (const auto* whole : {&name.whole_tensors.of_reader, &name.whole_tensors.of_another}) {
       if (!*whole) continue;
       piece.region = (*whole)->region;
       piece.holder = (*whole)->holder;

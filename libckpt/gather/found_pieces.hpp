@@ -64,23 +64,23 @@ class FoundPieces {
     Region region;
     std::vector<Location> places;  // The best ones first.
   };
-  // The whole tensors of a name, if they have elements.
-  struct Wholes {
+  // The ranks that saved a name as a whole tensor with elements, and the one that may be read.
+  struct WholeTensors {
     std::size_t count = 0;
-    std::uint32_t first = 0;  // The lowest ranks that have one.
-    std::uint32_t second = 0;
-    std::optional<plan::HeldPiece> own;   // The reader's,
-    std::optional<plan::HeldPiece> only;  // or another one as long as there is a single one.
+    std::uint32_t first_rank = 0;  // The lowest ones that have it.
+    std::uint32_t second_rank = 0;
+    std::optional<plan::HeldPiece> of_reader;
+    std::optional<plan::HeldPiece> of_another;  // As long as no other rank has one.
     bool are_several() const { return count > 1; }
   };
   // By name, as shards have it.
   struct Name {
     std::string_view tensor;  // The whole of which it is a part.
-    SeenForms pieces;
-    SeenForms wholes;
-    SeenForms own_whole;
-    Wholes whole;
-    bool is_own = false;  // The reader's shard has it, or a part of it.
+    SeenForms piece_forms;
+    SeenForms whole_forms;         // Of the whole tensors of all ranks,
+    SeenForms reader_whole_forms;  // and of that of the reader's shard.
+    WholeTensors whole_tensors;
+    bool has_reader = false;  // The reader's shard has it, or a part of it.
     std::map<std::vector<std::uint64_t>, Copies> regions;
   };
   struct KeptRecord {

@@ -91,7 +91,9 @@ Result<plan::Plan> plan_of(const PieceReading& reading) {
   }
   if (!plan->gaps.empty())
     return fail(Errc::invalid_argument,
-                fmt::format("no rank has saved {}", text_of(plan->gaps, wants)));
+                fmt::format("no rank has saved {}; an older step may have it: `ckpt verify` names "
+                            "the steps that lack it",
+                            text_of(plan->gaps, wants)));
   return plan;
 }
 

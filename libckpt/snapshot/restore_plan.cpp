@@ -171,9 +171,12 @@ Result<RestorePlan> RestorePlanner::plan() {
     const auto found = target_of_.find(tensors[i].name);
     if (found == target_of_.end() && wanted_ == Wanted::some_tensors) continue;
     if (found == target_of_.end())
-      return fail(Errc::invalid_argument,
-                  fmt::format("restore {}: its tensor \"{}\", {}, is not registered here", where(),
-                              tensors[i].name, describe(tensors[i].dtype, tensors[i].shape)));
+      return fail(
+          Errc::invalid_argument,
+          fmt::format("restore {}: its tensor \"{}\", {}, is not registered here: register "
+                      "it, or leave what is not (leaves_rest), as where another rank has "
+                      "it now",
+                      where(), tensors[i].name, describe(tensors[i].dtype, tensors[i].shape)));
     const Target& target = targets_[found->second];
     CKPT_CHECK(check(tensors[i], target));
     add(i, target);

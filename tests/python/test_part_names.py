@@ -55,9 +55,11 @@ SAVED = {
         [box((4, 6), (0, 3)), box((4, 6), (3, 6), "w[0:8,3:6]")],
     ],
     "ranges": [[span(0, 7), span(20, 40)], [span(7, 20), span(40, 48)]],
+    "all of it": [[box((0, 8), (0, 6), "w[0:8]")], []],
 }
 
 WANTED = {
+    "all of it": [[span(0, 48)], [box((0, 8), (0, 6))]],
     "whole": [[box((0, 8), (0, 6), "w")]],
     "columns": [[box((0, 8), (0, 1)), box((0, 8), (3, 6))], [box((0, 8), (1, 3), "w")]],
     "ranges": [[span(40, 48), span(0, 3)], [span(3, 30), span(30, 40, "w[28:40]")]],
@@ -84,9 +86,12 @@ def test_parts_come_from_whatever_names_they_have(job, tmp_path, programs, sourc
     by_rank = [emptied(arrays) for arrays in WANTED[wanted]]
     path = tmp_path / "run" if source == "path" else None
     sessions = [job(rank=rank, world_size=len(by_rank), **options) for rank in range(len(by_rank))]
-    at_once(sessions, lambda rank, each: each.restore({"n": 0}, arrays=by_rank[rank], path=path))
+    found = at_once(
+        sessions, lambda rank, each: each.restore({"n": 0}, arrays=by_rank[rank], path=path)
+    )
     for arrays in by_rank:
         check(arrays)
+    assert [each.unexpected for each in found] == [[]] * len(by_rank)
 
 
 def test_a_tensor_in_parts_is_found_by_its_name(job):
@@ -118,9 +123,26 @@ def test_stages_that_swap_their_ranks_get_their_parts(job, tmp_path, programs, s
                        capture_output=True)  # fmt: skip
     sessions = [job(rank=rank, **options) for rank in range(2)]
     swapped = [stage(1 - rank, 0.0) for rank in range(2)]
-    at_once(sessions, lambda rank, each: each.restore(arrays=[swapped[rank]]))
+    found = at_once(sessions, lambda rank, each: each.restore(arrays=[swapped[rank]]))
     for rank in range(2):
         assert (swapped[rank].buffer == 2.0 - rank).all()
+        assert found[rank].unexpected == []
+
+
+@pytest.mark.parametrize("source", ["memory", "path"])
+def test_renamed_reaches_the_names_of_parts(job, tmp_path, source):
+    options = {"dir": str(tmp_path / "run"), "save_storage_interval": 1, "world_size": 2}
+    sessions = [job(rank=rank, **options) for rank in range(2)]
+    at_once(sessions, lambda rank, each: each.save(1, {}, arrays=SAVED["boxes"][rank]))
+    at_once(sessions, lambda _, each: each.wait(1, "durable"))
+    for each in sessions:
+        each.abandon()
+    alone = job(dir=options["dir"])
+    wanted = emptied([box((0, 4), (0, 6), "v[0:4]"), box((4, 8), (0, 6), "v[4:8]")])
+    path = tmp_path / "run" if source == "path" else None
+    restored = alone.restore(arrays=wanted, renamed={"w": "v"}, path=path)
+    check(wanted)
+    assert (restored.unexpected, restored.missing) == ([], [])
 
 
 def test_ranks_that_contradict_each_other_are_named_at_once(job):

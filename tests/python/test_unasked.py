@@ -106,15 +106,16 @@ class Store:
         del self._values[key]
 
 
-def settled(asked, seen, saved_by=3, stored=()):
-    """(left, to log) of each rank, when they ask for these and see those; `stored`: whole ones."""
+def settled(asked, seen, saved_by=3, stored=(), parts=None):
+    """(left, to log) of each rank, when they ask for these and see those; `stored`: whole ones;
+    `parts`: (the name of the tensor, its shape), of which those that they see are parts."""
     store = Store()
     ranks = [_ranks.Ranks("job", rank, len(asked), store, "p") for rank in range(len(asked))]
 
     def settle(rank, ranks):
         found = _unasked.Unasked(_arrays.Arrays([whole(n, (1,)) for n in asked[rank]], {}), True)
         whole_ones = [(name, "F32", (1,), None, None) for name in stored]
-        found.begin(whole_ones, {}, seen[rank])
+        found.begin(whole_ones, {}, [(name, "F32", (1,), None, parts) for name in seen[rank]])
         answer = {"world_size": saved_by, "step": 7, "items_of": rank}
         try:
             found.settle(ranks, answer, {"of an item"}, bool(asked[rank]))
@@ -136,10 +137,17 @@ def test_ranks_that_ask_for_all_exchange_no_name():
     assert set(store.sent) == {"[[], true, null]", "[[], true, false]"}
 
 
-def test_the_same_number_of_ranks_does_not_ask():
-    found, store = settled([["a"], ["b"]], [["a", "b"], ["b"]], saved_by=2)
+def test_as_many_ranks_go_on_with_their_own_whole_arrays():
+    found, _ = settled([["a"], ["b"]], [["a", "b"], ["b"]], saved_by=2)
     assert found == [(["b"], ["b"]), ([], [])]
-    assert store.sent == []
+
+
+def test_as_many_ranks_may_ask_for_one_anothers_parts():
+    larger = ("b", (8,))
+    found, _ = settled([["a"], ["b"]], [["b[0:4]"], ["b[4:8]"]], saved_by=2, parts=larger)
+    assert found == [([], [])] * 2
+    found, _ = settled([["a"], ["a"]], [["b[0:4]"], ["b[4:8]"]], saved_by=2, parts=larger)
+    assert found == [(["b"], ["b"]), (["b"], [])]
 
 
 def test_ranks_that_ask_for_nothing_are_not_warned():

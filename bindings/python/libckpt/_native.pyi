@@ -1,8 +1,8 @@
 from collections.abc import Callable
 
 Tensor = tuple[str, int, str, tuple[int, ...], int, bool]
-# Name, type, shape, the name that has its bytes, and the shape of what it is a part of.
-Stored = tuple[str, str, tuple[int, ...], str, tuple[int, ...] | None]
+# Name, type, shape, the name that has its bytes, and name and shape of what it is a part of.
+Stored = tuple[str, str, tuple[int, ...], str, tuple[str, tuple[int, ...]] | None]
 Choose = Callable[[int, list[Stored], bytes | None], list[Tensor]]
 
 def exchange(one: str, other: str) -> bool: ...
@@ -14,6 +14,9 @@ def members(checkpoint: str) -> list[dict[str, str]]: ...
 def slot_bytes(directory: str, rank: int) -> int: ...
 
 def option_names() -> list[str]: ...
+
+# The name of the tensor that it is a part of, or its own.
+def larger_name_of(tensor: Tensor) -> str: ...
 
 def check_options(options: dict[str, object]) -> None: ...
 

@@ -291,7 +291,9 @@ nb::dict Client::restore_chosen(RestoreRequest request, const nb::callable& choo
       return chosen;
     } catch (nb::python_error& error) {
       raised = nb::borrow(error.value());
-      return fail(Errc::invalid_argument, "the choice of tensors failed");
+      // The other ranks hear of it, in one line.
+      const auto text = nb::cast<std::string>(nb::str(error.value()));
+      return fail(Errc::invalid_argument, text.substr(0, text.find('\n')));
     }
   };
   request.watch = [this](const RestoreProgress& progress) { return report(progress); };

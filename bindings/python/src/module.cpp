@@ -23,6 +23,7 @@
 #include "failure.hpp"
 #include "gpu_ranks.hpp"
 #include "options.hpp"
+#include "tensor.hpp"
 #include "tensor_probe.hpp"
 #include "tree.hpp"
 
@@ -115,6 +116,7 @@ NB_MODULE(_native, module) {
   module.def("members", &members, nb::arg("checkpoint"));
   module.def("slot_bytes", &slot_bytes, nb::arg("directory"), nb::arg("rank"));
   module.def("option_names", &option_names);
+  module.def("larger_name_of", &ckpt::python::larger_name_of, nb::arg("tensor"));
   module.def("check_options", &check_options, nb::arg("options"));
   module.def("memory_of", &ckpt::python::memory_of, nb::arg("api").none(), nb::arg("tensor_type"),
              nb::arg("parts"));

@@ -51,6 +51,13 @@ NamedTensor tensor_from(nb::handle item) {
   return named;
 }
 
+std::string larger_name_of(const nb::handle& item) {
+  const NamedTensor named = tensor_from(item);
+  const TensorRef& tensor = named.tensor;
+  if (!tensor.piece) return named.name;
+  return tensor_name(named.name, *tensor.piece, tensor.dtype, tensor.shape);
+}
+
 nb::tuple describe(const StoredTensor& tensor) {
   nb::list shape;
   for (const std::int64_t dimension : tensor.shape) shape.append(dimension);
@@ -58,7 +65,8 @@ nb::tuple describe(const StoredTensor& tensor) {
   if (tensor.piece != nullptr) {
     nb::list dimensions;
     for (const std::uint64_t dimension : tensor.piece->global_shape) dimensions.append(dimension);
-    whole = nb::tuple(dimensions);
+    const std::string larger = tensor_name(tensor.name, *tensor.piece, tensor.dtype, tensor.shape);
+    whole = nb::make_tuple(larger, nb::tuple(dimensions));
   }
   return nb::make_tuple(
       nb::str(tensor.name.data(), tensor.name.size()),

@@ -32,6 +32,11 @@ struct StoredTensor {
   const Piece* piece = nullptr;  // Null: the whole tensor. A target must be the same part.
 };
 
+// The name of the tensor that a part of this name belongs to: "w" of "w[0:4,2:4]", if the piece
+// lies there; else `name` itself. Of a piece that no tensor of this shape can be, `name`, too.
+CKPT_EXPORT std::string tensor_name(std::string_view name, const Piece& piece, DType dtype,
+                                    std::span<const std::int64_t> shape);
+
 // ChooseTargets: gets the tensors of a step, and returns the targets of those to restore. Called on
 // the training thread, once for each copy of the step that is tried.
 using ChooseTargets =

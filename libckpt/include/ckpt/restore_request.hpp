@@ -25,8 +25,9 @@ struct RestoreRequest {
   // Excludes `from`, which names the place.
   SourceChoice source = SourceChoice::any;
   RestoreWatch watch = {};  // Called with the progress; may end the restore.
-  // Names in the checkpoint, or their beginning up to a dot or a slash, and what the registered
-  // tensors are called: {{"encoder", "backbone"}}. The longest of several rules counts.
+  // Names in the checkpoint, or their beginning up to a dot, a slash or the bracket of a part's
+  // place, and what the registered tensors are called: {{"encoder", "backbone"}}. The longest of
+  // several rules counts.
   std::vector<std::pair<std::string, std::string>> renamed = {};
   // Leaves what else the checkpoint has, blobs too: for training that begins with its weights.
   bool leaves_rest = false;

@@ -120,6 +120,7 @@ TEST_CASE("saved names: the longest rule counts, and whole words only", "[unit][
   CHECK(names->of(std::string_view("b.y")).value() == "a.y");
   CHECK(names->of(std::string_view("c.0")).value() == "a.x.0");
   CHECK(names->of(std::string_view("a/w")).value() == "b/w");
+  CHECK(names->of(std::string_view("b[0:4]")).value() == "a[0:4]");
   CHECK(names->of(std::string_view("bc")).value() == "bc");
   const auto none = names->of(std::string_view("b.x"));
   REQUIRE_FALSE(none);

@@ -6,6 +6,8 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "format/piece.hpp"
+
 namespace ckpt::client {
 
 namespace {
@@ -133,6 +135,22 @@ TEST_CASE("tensor registry: a piece goes into the layout, and other parts are no
   const auto targets = registry.targets();
   REQUIRE(*targets[0].piece == *layout.tensors[0].piece);
   REQUIRE(targets[2].piece == nullptr);
+}
+
+// Else nobody would find it as a part of "w".
+TEST_CASE(
+    "tensor registry: a part that is named after its place stays one, where it is all there is",
+    "[unit][client]") {
+  TensorRegistry registry;
+  std::vector<float> data(64);
+  TensorRef all = floats(data.data(), {8, 8});
+  all.piece = Piece{{8, 8}, {0, 0}, {}, {}, 0};
+  REQUIRE(registry.add("w[0:8]", all));
+  REQUIRE(registry.add("w[4:8]", all));  // Which is not its place.
+  const auto layout = format::make_layout(registry.specs(), 0, 0).value();
+  REQUIRE(layout.tensors[0].piece.has_value());
+  CHECK(format::tensor_name_of("w[0:8]", layout.tensors[0].piece, layout.tensors[0].shape) == "w");
+  CHECK_FALSE(layout.tensors[1].piece.has_value());
 }
 
 TEST_CASE("tensor registry: tied to an unguarded name, bytes are copied at the call",

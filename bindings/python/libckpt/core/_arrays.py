@@ -6,8 +6,8 @@ A reader finds such a tensor by its name and by the place of the part, whichever
 import logging
 import operator
 
-from libckpt import errors
-from libckpt.core import _items, _tensors
+from libckpt import _native, errors
+from libckpt.core import _items, _tensors, _views
 
 logger = logging.getLogger("libckpt")
 
@@ -141,6 +141,10 @@ class Arrays:
     def places(self):
         return {name: array.place() for name, array in self._by_name.items()}
 
+    def tensor_names(self):
+        """By name, the tensor that each is a part of."""
+        return {name: _tensor_name(name, array) for name, array in self._by_name.items()}
+
     def parts(self):
         """Names of those that are parts of items."""
         return {name for name, array in self._by_name.items() if isinstance(array, _Part)}
@@ -189,6 +193,14 @@ class Arrays:
                 raise errors.InvalidArgument(
                     f'restore: array "{name}" cannot be filled: {problem}'
                 )
+
+
+def _tensor_name(name, array):
+    if "[" not in name:
+        return name
+    view = _views.view_of(name, array.buffer)
+    place = (name, view.address, view.type, view.shape, view.gpu, False, array.place())
+    return _native.larger_name_of(place)
 
 
 def _why_not_as_it_lies(array):

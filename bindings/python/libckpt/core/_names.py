@@ -1,8 +1,9 @@
 """Names: what was saved under other names than the trainer has today.
 
-A rule says what a name of the checkpoint is here, or the beginning of names up to a dot. The
-longest rule that fits counts. State of optimizers follows the parameter that it belongs to. A part
-whose name leaves its item becomes a part of the item of that name, or an item of its own.
+A rule says what a name of the checkpoint is here, or the beginning of names up to a dot, or up to
+the bracket of a part's place. The longest rule that fits counts. State of optimizers follows the
+parameter that it belongs to. A part whose name leaves its item becomes a part of the item of that
+name, or an item of its own.
 """
 
 from libckpt import errors
@@ -63,6 +64,8 @@ class Names:
         here = self._of_tensor(name)
         if self._there.setdefault(here, name) != name:
             raise _two_of_one_name(self._there[here], name, here)
+        if whole is not None:
+            whole = (self._of_tensor(whole[0]), *whole[1:])
         return here, type_name, shape, self._of_tensor(alias) if alias else alias, whole
 
     def _of_tensor(self, name):
@@ -195,7 +198,7 @@ def _two_of_one_name(one, other, here):
 
 def _replaced(rules, name):
     for before, after in rules:
-        if name == before or name.startswith(f"{before}."):
+        if name == before or name.startswith((f"{before}.", f"{before}[")):
             return after + name[len(before) :]
     return name
 

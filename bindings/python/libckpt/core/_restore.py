@@ -64,7 +64,7 @@ class Targets:
             found.clear()
         _arrays.check_parts(step, self._nodes, self._arrays)
         _other_ranks.check_whole(step, self._arrays, stored, of_others)
-        own = [name for name, *_ in stored if self._is_of_array(name)]
+        own = [each for each in stored if self._is_of_array(each[0])]
         away = self.unasked.begin(stored, of_others, own)
         for shard in of_others.values():
             self.unasked.see(shard, [self.structure])

@@ -31,7 +31,8 @@ class Shapes:
         for each in [own, *of_others.values()]:
             for name, kind, shape, _, whole in each:
                 if whole is not None:
-                    self._larger[name] = TensorShape(tuple(whole), kind)
+                    larger, dimensions = whole
+                    self._larger[larger] = TensorShape(tuple(dimensions), kind)
                 else:
                     self._whole.setdefault(name, TensorShape(tuple(shape), kind))
         return []
