@@ -123,10 +123,9 @@ def test_stages_that_swap_their_ranks_get_their_parts(job, tmp_path, programs, s
                        capture_output=True)  # fmt: skip
     sessions = [job(rank=rank, **options) for rank in range(2)]
     swapped = [stage(1 - rank, 0.0) for rank in range(2)]
-    found = at_once(sessions, lambda rank, each: each.restore(arrays=[swapped[rank]]))
+    at_once(sessions, lambda rank, each: each.restore(arrays=[swapped[rank]]))
     for rank in range(2):
         assert (swapped[rank].buffer == 2.0 - rank).all()
-        assert found[rank].unexpected == []
 
 
 @pytest.mark.parametrize("source", ["memory", "path"])
