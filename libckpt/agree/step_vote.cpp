@@ -155,8 +155,9 @@ std::string why_not(const Vote& vote, Step wanted) {
 }
 
 std::string taken_by_others(const PublishedStep& step, const ClusterView& view) {
-  return fmt::format("step {}, was taken by {}, this job has {}: a restore from its path takes it",
-                     number(step.at.step), counted(step.world_size, "rank"), view.shape.world_size);
+  return fmt::format(
+      "step {}, was taken by {}, this job has {}: restore from its path, then start_fresh()",
+      number(step.at.step), counted(step.world_size, "rank"), view.shape.world_size);
 }
 
 void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
@@ -184,7 +185,9 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
     vote.error = Errc::unsupported;
     vote.reason = "the newest checkpoint that is left, " + taken_by_others(*other, view);
   } else if (!vote.candidates.empty() && rules.wanted) {
-    if (!other_worlds.empty()) vote.error = Errc::unsupported;
+    const auto is_it = [&](const Candidate& each) { return each.at.step == *rules.wanted; };
+    if (!other_worlds.empty() && std::ranges::any_of(vote.candidates, is_it))
+      vote.error = Errc::unsupported;
     vote.reason = why_not(vote, *rules.wanted);
   } else if (!other_worlds.empty()) {
     // Not "not found": some of it may come back with a node.
@@ -195,6 +198,7 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
       vote.reason +=
           fmt::format("; the newest seen is step {}, {}", number(vote.candidates.front().at.step),
                       vote.candidates.front().verdict);
+    vote.reason += ": start_fresh() begins without";
   } else if (!vote.candidates.empty()) {
     vote.reason =
         fmt::format("no step can be restored; newest seen: timeline {} step {}, {}",

@@ -41,7 +41,7 @@ void RestoreStanding::restored(Step step) {
 }
 
 void RestoreStanding::loaded() {
-  refusal_.reset();
+  if (is_refused_for_path_) refusal_.reset();
 }
 
 RestoreStanding::Failed RestoreStanding::failed(Error error, bool is_step_named) {
@@ -61,7 +61,10 @@ Error RestoreStanding::failed_alone(Error error, bool is_step_named) {
     error = Error(Errc::unavailable, error.text() + "; restore again");
   // If the named step is missing, others may exist, which a new beginning would replace.
   const bool would_begin = is_step_named && !has_trained_;
-  if (error.code() != Errc::not_found || would_begin) refusal_.emplace(refused_after(error));
+  if (error.code() != Errc::not_found || would_begin) {
+    is_refused_for_path_ = is_from_path_ && (!refusal_ || is_refused_for_path_);
+    refusal_.emplace(refused_after(error));
+  }
   if (!is_partly_restored_) return error;
   CKPT_ASSERT(refusal_.has_value());
   return std::move(error).context(
@@ -69,7 +72,9 @@ Error RestoreStanding::failed_alone(Error error, bool is_step_named) {
 }
 
 void RestoreStanding::not_begun(const Error& error) {
-  if (!has_asked_ && error.code() == Errc::invalid_argument) refusal_.emplace(error);
+  if (has_asked_ || error.code() != Errc::invalid_argument) return;
+  is_refused_for_path_ = false;
+  refusal_.emplace(error);
 }
 
 void RestoreStanding::begun_fresh() {

@@ -2,7 +2,7 @@
 //
 //   new --restored, or begun fresh--> begun --a restore fails--> begun before, or forbidden
 //   forbidden --restored, nothing stored at all, or a fresh start--> saves are allowed again
-//   new --a first save finds a step that is there--> forbidden
+//   new, or filled from a path --a first save finds a step that is there--> forbidden
 //
 // Invariants: a failed or missing restore forbids saves as long as stored steps may be good, since
 //             the saves would replace them.
@@ -25,16 +25,23 @@ class RestoreStanding {
   Status check_restored(Step step) const;
 
   const std::optional<Step>& restored_step() const { return restored_; }
-  // Whether a restore or a fresh start was asked for.
+  // Whether a restore of the job's own steps, or a fresh start, was asked for.
   bool has_asked() const { return has_asked_; }
 
   void started() {
     has_asked_ = true;
+    is_partly_restored_ = is_from_path_ = false;
+  }
+  // The job may have steps of its own, of which nobody has asked.
+  void started_from_path() {
     is_partly_restored_ = false;
+    is_from_path_ = true;
   }
   void overwrites() { is_partly_restored_ = true; }  // From now on some tensors hold that step.
   void restored(Step step);
-  void loaded();  // From a path: the timeline stays as it is.
+  // From a path: the timeline stays as it is, and so does a refusal for the sake of the job's own
+  // steps.
+  void loaded();
   struct Failed {
     Error error;                // For the caller of the restore.
     bool begins_again = false;  // No rank has the step: the session goes on as before.
@@ -61,8 +68,10 @@ class RestoreStanding {
   bool has_trained_ = false;  // It began once: it goes on after a restore that finds nothing.
   bool has_found_nothing_ = false;
   bool is_partly_restored_ = false;
-  std::optional<Step> restored_;  // The open timeline began with it.
-  std::optional<Error> refusal_;  // Set: saves fail with it, since stored steps may be good.
+  std::optional<Step> restored_;      // The open timeline began with it.
+  bool is_from_path_ = false;         // The newest restore.
+  std::optional<Error> refusal_;      // Set: saves fail with it, since stored steps may be good.
+  bool is_refused_for_path_ = false;  // Another restore from a path ends it.
 };
 
 }  // namespace ckpt::client

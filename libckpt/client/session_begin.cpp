@@ -232,7 +232,7 @@ Result<Restored> CheckpointSession::restore_loaded(LoadRequest request, const Re
   CKPT_CHECK(finish_capture({}));
   request.deadline = deadline_after(options_.restore_deadline);
   request.teller = &teller_;
-  standing_.started();
+  standing_.started_from_path();
   CKPT_TRY(const LoadedShard loaded, load_shard(std::move(request)));
   if (Status copied = copy_out(*loaded.record, loaded.bytes(), terms); !copied)
     return fail(standing_.failed_alone(std::move(copied).error(), true));

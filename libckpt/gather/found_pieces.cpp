@@ -198,7 +198,8 @@ void FoundPieces::check_shared(std::uint32_t rank,
     return note(unshared_, rank,
                 Error(Errc::invalid_argument,
                       fmt::format("tensors \"{}\" and \"{}\" share memory here, and rank {} saved "
-                                  "\"{}\" as a tensor of its own",
+                                  "\"{}\" as a tensor of its own: restore into two tensors, and "
+                                  "tie them then",
                                   other->second, tensor.name, rank, tensor.name)));
   }
 }

@@ -1,6 +1,7 @@
 #include "gather/own_shard.hpp"
 
 #include <algorithm>
+#include <ckpt/framework.hpp>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -30,6 +31,15 @@ bool lacks_names(const format::Layout& saved, std::span<const std::string_view> 
   std::unordered_set<std::string_view> there;
   for (const format::TensorPlace& tensor : saved.tensors) there.insert(tensor.name);
   return !std::ranges::all_of(wanted, [&](std::string_view name) { return there.contains(name); });
+}
+
+bool lacks_whole_tensors(const format::Layout& wanted, const format::Layout& saved) {
+  std::unordered_set<std::string_view> there;
+  for (const format::TensorPlace& tensor : saved.tensors) there.insert(tensor.name);
+  return std::ranges::any_of(wanted.tensors, [&](const format::TensorPlace& tensor) {
+    return !tensor.piece && !tensor.name.starts_with(adapter_prefix) &&
+           !there.contains(tensor.name);
+  });
 }
 
 bool has_other_parts(const format::Layout& wanted, const format::Layout& saved) {

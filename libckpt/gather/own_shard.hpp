@@ -17,8 +17,11 @@ bool lacks_names(const format::Layout& saved, std::span<const std::string_view> 
 // Whether it lacks a wanted name, or has some tensor that is another part of the whole there.
 bool has_others(const format::Layout& wanted, const format::Layout& saved);
 
-// The same for a rank that hears of whole tensors from the other ranks: whether it lacks a part, or
-// has another one there.
+// Whether the shard lacks a wanted whole tensor by its name: it may have that in parts, or another
+// rank may have it.
+bool lacks_whole_tensors(const format::Layout& wanted, const format::Layout& saved);
+
+// Whether it lacks a wanted part, or has another part of some wanted tensor.
 bool has_other_parts(const format::Layout& wanted, const format::Layout& saved);
 
 }  // namespace ckpt::gather

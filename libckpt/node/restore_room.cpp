@@ -47,7 +47,8 @@ Result<std::shared_ptr<Slot>> RestoreRoom::take(const format::ShardId& id, std::
   if (std::ranges::none_of(own.slots, holds_it)) {
     if (const auto& why = ranks_[id.rank].slots_failure) return fail(no_room(*why));
     return fail(Errc::invalid_argument,
-                fmt::format("restore step {} rank {}: the checkpoint has {}, this model {}",
+                fmt::format("restore step {} rank {}: the checkpoint has {}, this model {}: "
+                            "register what it has, or restore from the path of a stored one",
                             number(id.at.step), id.rank, arena::human_bytes(bytes),
                             arena::human_bytes(own.slot_bytes)));
   }

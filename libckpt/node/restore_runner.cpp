@@ -245,11 +245,7 @@ Task<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId id,
   if (start.is_of_others()) co_return true;
   const auto wanted = [&]() -> const format::Layout* {  // Null: nobody says what it wants.
     const Session* session = ranks_.find(id);
-    if (session == nullptr || session->restored_layout() == nullptr) return nullptr;
-    // It chooses from what its own shard has, and hears of other shards from their ranks.
-    const bool chooses_later = session->joins_shards && !session->wanted_tensors;
-    const bool has_pieces = gather::has_pieces(*session->restored_layout());
-    return chooses_later && !has_pieces ? nullptr : session->restored_layout();
+    return session == nullptr ? nullptr : session->restored_layout();
   };
   if (wanted() == nullptr) co_return false;
   HeldShards shards({facts_, slots_, replication_, storage_, records_of(start)}, start);
@@ -263,7 +259,10 @@ Task<bool> RestoreRunner::needs_pieces(std::uint32_t rank, SessionId id,
   // No kind of error that would end the Start for all ranks: another step may do.
   if (!saved) co_return fail(Errc::unavailable, saved.error().message());
   if (has_copies) co_return format::fingerprint(*tensors) != (*saved)->model;
-  if (ranks_.find(id)->joins_shards) co_return gather::has_other_parts(*tensors, (*saved)->layout);
+  // Such a rank registers nothing but what it wants for sure, and chooses from the rest later.
+  if (ranks_.find(id)->joins_shards)
+    co_return gather::has_other_parts(*tensors, (*saved)->layout) ||
+        gather::lacks_whole_tensors(*tensors, (*saved)->layout);
   co_return gather::has_others(*tensors, (*saved)->layout);
 }
 

@@ -256,6 +256,12 @@ def test_strict_names_what_differs_and_lenient_takes_what_fits(job):
         session.restore({"net": torch.nn.Linear(2, 4)})
     with pytest.raises(libckpt.InvalidArgument, match='"more" was not saved'):
         session.restore({"more": {}})
+    narrow = torch.nn.Linear(3, 4, bias=False)
+    before = narrow.weight.detach().clone()
+    with pytest.raises(libckpt.InvalidArgument, match='module "net" has no bias') as refused:
+        session.restore({"net": narrow})
+    assert "overwrote" not in str(refused.value)
+    assert torch.equal(narrow.weight, before)
     wide = torch.nn.Linear(2, 4)
     before = wide.weight.detach().clone()
     session.restore({"net": wide, "more": {}}, strict=False)

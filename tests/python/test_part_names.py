@@ -56,10 +56,13 @@ SAVED = {
     ],
     "ranges": [[span(0, 7), span(20, 40)], [span(7, 20), span(40, 48)]],
     "all of it": [[box((0, 8), (0, 6), "w[0:8]")], []],
+    "one name": [[box((0, 4), (0, 6), "w")], [span(24, 48, "w")]],
 }
 
 WANTED = {
     "all of it": [[span(0, 48)], [box((0, 8), (0, 6))]],
+    "whole ones": [[box((0, 8), (0, 6), "w")], [box((0, 8), (0, 6), "w")]],
+    "one whole one": [[], [box((0, 8), (0, 6), "w")]],
     "whole": [[box((0, 8), (0, 6), "w")]],
     "columns": [[box((0, 8), (0, 1)), box((0, 8), (3, 6))], [box((0, 8), (1, 3), "w")]],
     "ranges": [[span(40, 48), span(0, 3)], [span(3, 30), span(30, 40, "w[28:40]")]],
@@ -71,8 +74,13 @@ def source(request):
     return request.param
 
 
-@pytest.mark.parametrize("wanted", WANTED)
-@pytest.mark.parametrize("saved", SAVED)
+OFTEN = [("boxes", "whole"), ("boxes", "columns"), ("boxes", "ranges"), ("ranges", "columns"),
+         ("ranges", "all of it"), ("all of it", "all of it"), ("all of it", "columns"),
+         ("boxes", "whole ones"), ("ranges", "one whole one"), ("one name", "whole ones"),
+         ("all of it", "one whole one")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("saved", "wanted"), OFTEN)
 def test_parts_come_from_whatever_names_they_have(job, tmp_path, programs, source, saved, wanted):
     options = {"dir": str(tmp_path / "run"), "save_storage_interval": 1}
     sessions = [job(rank=rank, world_size=2, **options) for rank in range(2)]
@@ -91,7 +99,9 @@ def test_parts_come_from_whatever_names_they_have(job, tmp_path, programs, sourc
     )
     for arrays in by_rank:
         check(arrays)
-    assert [each.unexpected for each in found] == [[]] * len(by_rank)
+    # These ranks cannot talk: one that asks for nothing does not know that others do.
+    asking = [each.unexpected for each, arrays in zip(found, by_rank, strict=True) if arrays]
+    assert asking == [[]] * len(asking)
 
 
 def test_a_tensor_in_parts_is_found_by_its_name(job):
@@ -104,6 +114,24 @@ def test_a_tensor_in_parts_is_found_by_its_name(job):
     restored = alone.restore(arrays=["w"])
     assert numpy.array_equal(numpy.asarray(restored.arrays["w"]), VALUES)
     assert restored.unexpected == []
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_a_rank_gets_all_of_what_it_saved_in_parts(job, tmp_path, programs, dead):
+    options = {"dir": str(tmp_path / "run"), "save_storage_interval": 1}
+    with job(**options) as session:
+        session.save(1, {}, arrays=[box((0, 3), (0, 6)), span(18, 48)])
+        session.wait(1, "durable")
+        session.abandon()
+    if dead:
+        subprocess.run([programs / "ckpt", "stop", "--no-flush"], check=True, timeout=60,
+                       capture_output=True)  # fmt: skip
+    session = job(**options)
+    wanted = emptied([box((0, 8), (0, 6), "w")])
+    restored = session.restore({}, arrays=wanted)
+    check(wanted)
+    assert (restored.missing, restored.unexpected) == ([], [])
+    assert numpy.array_equal(numpy.asarray(session.restore(arrays=["w"]).arrays["w"]), VALUES)
 
 
 @pytest.mark.parametrize("source", ["memory", "storage"])
@@ -159,3 +187,19 @@ def test_ranks_that_contradict_each_other_are_named_at_once(job):
         match=r'"w" is F32 \[8\] as rank 0 saved it, and F64 \[8\] as rank 1 did',
     ):
         alone.restore(arrays=[whole])
+
+
+def test_all_ranks_hear_why_one_of_them_refused(job):
+    sessions = [job(rank=rank, world_size=2) for rank in range(2)]
+    at_once(sessions, lambda rank, each: each.save(1, {"n": rank}))
+    at_once(sessions, lambda _, each: each.wait(1, "committed"))
+    for each in sessions:
+        each.abandon()
+
+    def restore(rank, session):
+        with pytest.raises(libckpt.InvalidArgument) as refused:
+            session.restore({"n": 0} if rank == 0 else {"m": 0})
+        return str(refused.value)
+
+    said = at_once([job(rank=rank, world_size=2) for rank in range(2)], restore)
+    assert all('item "m" was not saved' in each for each in said), said

@@ -30,6 +30,16 @@ Stream stream_of(std::uint64_t handle) {
   return Stream{reinterpret_cast<void*>(static_cast<std::uintptr_t>(handle))};
 }
 
+// For the other ranks. An exception of a user's object may have no text.
+std::string first_line_of(const nb::object& raised) {
+  try {
+    const auto text = nb::cast<std::string>(nb::str(raised));
+    return text.substr(0, text.find('\n'));
+  } catch (const std::exception&) {
+    return "the choice of tensors failed";
+  }
+}
+
 const char* name_of(SaveOutcome outcome) {
   switch (outcome) {
     case SaveOutcome::not_due:
@@ -291,9 +301,7 @@ nb::dict Client::restore_chosen(RestoreRequest request, const nb::callable& choo
       return chosen;
     } catch (nb::python_error& error) {
       raised = nb::borrow(error.value());
-      // The other ranks hear of it, in one line.
-      const auto text = nb::cast<std::string>(nb::str(error.value()));
-      return fail(Errc::invalid_argument, text.substr(0, text.find('\n')));
+      return fail(Errc::invalid_argument, first_line_of(raised));
     }
   };
   request.watch = [this](const RestoreProgress& progress) { return report(progress); };

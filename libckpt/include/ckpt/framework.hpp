@@ -45,6 +45,8 @@ using ChooseTargets =
 // A whole tensor T that rank 5 of another number of ranks saved is offered to a further rank as
 // "libckpt.rank.5/T".
 inline constexpr std::string_view other_rank_prefix = "libckpt.rank.";
+// Names that begin so are an adapter's own: a rank that lacks one gets it from no other rank.
+inline constexpr std::string_view adapter_prefix = "libckpt.";
 
 class CKPT_EXPORT FrameworkCheckpointer final : public Checkpointer {
  public:

@@ -486,7 +486,7 @@ TEST_CASE("vote: an incomplete step of another number of ranks is not no step", 
   CHECK(outcome.error == Errc::unsupported);
   CHECK(outcome.reason ==
         "the steps in memory were saved by 3 ranks, this job has 2; the newest seen is step 9, "
-        "rejected: no copy of rank 1 (2 of 3 ranks missing)");
+        "rejected: no copy of rank 1 (2 of 3 ranks missing): start_fresh() begins without");
 }
 
 TEST_CASE("vote: memory that disagrees with what was published is not used", "[unit][agree]") {

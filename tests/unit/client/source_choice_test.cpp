@@ -90,6 +90,44 @@ TEST_CASE("source choice: without memory it says what storage has, and refuses t
   CHECK(trainer.restore(SourceChoice::any).value().step == Step{2});
 }
 
+// Else a program that begins with the weights of another training at each start would replace the
+// steps of the one before it.
+TEST_CASE("source choice: a path is no answer to the job's own steps", "[unit][client]") {
+  const test::TemporaryDirectory directory;
+  const bool has_failed = GENERATE(false, true);
+  {
+    Trainer(directory.file("base")).save(8, Level::durable);
+    Trainer(directory.file("run")).save_two_and_store_the_first();
+  }
+  Trainer trainer(directory.file("run"));
+  if (has_failed) REQUIRE_FALSE(trainer.restore(SourceChoice::memory));
+  CHECK(trainer.restore(SourceChoice::any, "/nowhere").error().code() == Errc::not_found);
+  REQUIRE(trainer.restore(SourceChoice::any, directory.file("base")));
+  CHECK(trainer.weights.front() == 8);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const auto saved = trainer.checkpointer->save(Step{1}, {}, patient);
+    REQUIRE_FALSE(saved);
+    CHECK(saved.error().code() == Errc::invalid_argument);
+    REQUIRE(trainer.restore(SourceChoice::any, directory.file("base")));
+  }
+  if (GENERATE(false, true)) {
+    CHECK(trainer.restore(SourceChoice::any).value().step == Step{2});
+  } else {
+    REQUIRE(trainer.checkpointer->start_fresh());
+  }
+  trainer.save(3, Level::committed);
+}
+
+TEST_CASE("source choice: where a job has no steps, training goes on from a path",
+          "[unit][client]") {
+  const test::TemporaryDirectory directory;
+  Trainer(directory.file("base")).save(8, Level::durable);
+  Trainer trainer(directory.file("run"));
+  CHECK(trainer.restore(SourceChoice::any, "/nowhere").error().code() == Errc::not_found);
+  REQUIRE(trainer.restore(SourceChoice::any, directory.file("base")));
+  trainer.save(9, Level::committed);
+}
+
 TEST_CASE("source choice: one that no rank can have is refused at once", "[unit][client]") {
   const test::TemporaryDirectory directory;
   Trainer trainer(directory.file("run"));

@@ -51,6 +51,15 @@ TEST_CASE("own shard: other names and other parts have to be put together", "[un
   CHECK(has_other_parts(wanted, saved));
 }
 
+TEST_CASE("own shard: a whole tensor that it has in parts alone is lacking", "[unit][gather]") {
+  format::Layout saved, wanted;
+  saved.tensors = {rows("w[0:4]", 0), rows("w[4:8]", 4), whole("bias")};
+  wanted.tensors = {whole("bias"), rows("v", 0), whole("libckpt.room")};
+  CHECK_FALSE(lacks_whole_tensors(wanted, saved));
+  wanted.tensors = {whole("w")};
+  CHECK(lacks_whole_tensors(wanted, saved));
+}
+
 TEST_CASE("own shard: a name that it lacks is noticed", "[unit][gather]") {
   format::Layout saved;
   saved.tensors = {whole("a"), whole("b")};

@@ -38,14 +38,22 @@ def differences(here, there, is_stranger, is_comparable):
     )
 
 
-def check(step, found, there, may_lack):
-    """Raises InvalidArgument for what a strict restore refuses. `there`: the names in the step."""
+BY_RANK = (
+    "A rank gets the items of one rank alone: what another one saved, as a stage of a pipeline, "
+    "comes as arrays (libckpt.Array). "
+)
+
+
+def check(step, found, there, may_lack, of_several=False):
+    """Raises InvalidArgument for what a strict restore refuses. `there`: the names in the step;
+    `of_several`: several ranks saved it, or restore it."""
     if found.missing and not may_lack:
+        by_rank = BY_RANK if of_several else ""
         raise errors.InvalidArgument(
             f"restore step {step}: {len(found.missing)} tensor(s) of this trainer are not in it: "
-            f"{listed(found.missing)}. {_available(found.missing[0], there)}Has the model or a "
-            "name changed? Say so with `renamed`, restore with the model that was saved, or with "
-            "strict=False, which leaves them as they are"
+            f"{listed(found.missing)}. {_available(found.missing[0], there)}{by_rank}Has the model "
+            "or a name changed? Say so with `renamed`, restore with the model that was saved, or "
+            "with strict=False, which leaves them as they are"
         )
     for name, forms in found.mismatched.items():
         raise errors.InvalidArgument(

@@ -62,7 +62,7 @@ def _quoted(names):
 def _check(name, item, value, strict, owners):
     if isinstance(item, _item_kinds.Member) or isinstance(value, _rebuild.Placeholder):
         return
-    if any(each.check(name, item, value) for each in owners):
+    if any(each.check(name, item, value, strict) for each in owners):
         return
     if isinstance(item, RNG):
         with errors_named(name, item):

@@ -124,7 +124,7 @@ class Owners:
         Returns what undoes that."""
         return []
 
-    def check(self, name, owner, value):
+    def check(self, name, owner, value, strict):
         """Raises InvalidArgument for a value that fill() cannot give to the owner."""
         return False
 

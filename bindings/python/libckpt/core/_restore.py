@@ -64,8 +64,7 @@ class Targets:
             found.clear()
         _arrays.check_parts(step, self._nodes, self._arrays)
         _other_ranks.check_whole(step, self._arrays, stored, of_others)
-        own = [each for each in stored if self._is_of_array(each[0])]
-        away = self.unasked.begin(stored, of_others, own)
+        away = self.unasked.begin(stored, of_others, [t for t in stored if self._is_of_array(t[0])])
         for shard in of_others.values():
             self.unasked.see(shard, [self.structure])
         away = set() if self.leaves_arrays else away
@@ -79,7 +78,8 @@ class Targets:
                 if name in self._nodes else (kind, tuple(shape))
                 for name, kind, shape, *_ in stored
             }  # fmt: skip
-            self._compare(step, there, self.of_a_share or bool(of_others))
+            self.of_a_share = self.of_a_share or bool(of_others)
+            self._compare(step, there, self.of_a_share)
         chosen = self._choose(stored) + of_others_arrays
         return chosen + _other_ranks.choose(of_others, self.structure, self._choose)
 
@@ -185,7 +185,7 @@ class Targets:
             lambda name: name not in self._arrays and _wanted(name) not in self._shared,
         )  # fmt: skip
         if self._strict:
-            _compare.check(step, self.differences, list(there), may_lack=of_a_share)
+            _compare.check(step, self.differences, list(there), of_a_share, self.of_a_share)
 
     def _target(self, name, type_name, shape, tensor):
         order = tuple(self._nodes.get(name, {}).get("order", ()))

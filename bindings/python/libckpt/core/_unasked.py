@@ -23,19 +23,20 @@ class Unasked:
         self._whole = []  # Asked for, and in the rank's own shard as a whole.
 
     def begin(self, stored, of_others, own):
-        """`stored`, `of_others`: the tensors of the rank's own shard, and of further ones by rank,
-        whose names only came where nobody here wants a part. `own`: the arrays in its own shard."""
+        """The arrays that were given and are not in the rank's own shard, under their very names.
+
+        `stored`, `of_others`: the tensors of the rank's own shard, and of further ones by rank,
+        whose names only came where nobody here wants a part. `own`: the arrays in its own shard.
+        """
         self._left, self._in_parts = set(), set()
         for each in own:
             self._leave(each)
-        self._seen, self.missing = {tensor_of(each) for each in stored}, []
         self._whole = [name for name, *_, whole in stored if whole is None and name in self.asked]
-        others = {tensor_of(each) for tensors in of_others.values() for each in tensors}
-        away = self._unseen()
-        self._seen |= others
-        if self._may_lack:
-            self.missing = sorted(self._unseen())
-        return away.difference(self.missing)
+        self._seen = {tensor_of(each) for each in stored}
+        for tensors in of_others.values():
+            self._seen |= {tensor_of(each) for each in tensors}
+        self.missing = sorted(self._unseen()) if self._may_lack else []
+        return self._given.difference(self.missing, (name for name, *_ in stored))
 
     def see(self, stored, structures):
         """A further shard; `structures`: of the items that are known."""

@@ -151,14 +151,30 @@ def _collect(plain, module, prefix, found):
     )
 
 
+def check(name, module, value, is_before=False):
+    """Raises for what a strict fill() refuses. `is_before`: nothing is filled yet; where names are
+    missing, too, the one who compares all of them has more to say."""
+    if not isinstance(value, dict):
+        raise errors.InvalidArgument(
+            f'restore: item "{name}" is a module here, and was saved as a '
+            f"{type(value).__name__}; with strict=False it stays as it is"
+        )
+    own = module.state_dict()
+    state = set(plain_names(module, own).values())
+    there = _without_wrappers(value, state)
+    unknown = [key for key in there if key not in state]
+    if unknown and not (is_before and state - there.keys()):
+        raise errors.InvalidArgument(
+            f'restore: module "{name}" has no {", ".join(unknown[:5])}; '
+            "with strict=False that is left out"
+        )
+
+
 def fill(name, module, value, strict):
     """Gives a module what was restored; most of it is there already."""
+    if strict:
+        check(name, module, value)
     if not isinstance(value, dict):
-        if strict:
-            raise errors.InvalidArgument(
-                f'restore: item "{name}" is a module here, and was saved as a '
-                f"{type(value).__name__}; with strict=False it stays as it is"
-            )
         return
     own = module.state_dict()
     plain = plain_names(module, own)
@@ -170,14 +186,7 @@ def fill(name, module, value, strict):
         rest = {
             key: part for key, part in value.items() if not _tensors.is_same(part, state.get(key))
         }
-    if strict:
-        unknown = [key for key in value if key not in state]
-        if unknown:
-            raise errors.InvalidArgument(
-                f'restore: module "{name}" has no {", ".join(unknown[:5])}; '
-                "with strict=False that is left out"
-            )
-    else:
+    if not strict:
         rest = {
             key: part
             for key, part in rest.items()

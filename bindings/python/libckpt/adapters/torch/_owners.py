@@ -88,9 +88,11 @@ class Owners(_frameworks.Owners):
         ]
         return [undo for undo in undone if undo is not None]
 
-    def check(self, name, owner, value):
+    def check(self, name, owner, value, strict):
+        if strict and _modules.is_module(owner):
+            _modules.check(name, owner, value, is_before=True)
         if not is_optimizer(owner):
-            return False
+            return _modules.is_module(owner)
         with errors_named(name, owner):
             _optimizers.match(owner, value, self._own_names())
         problem = _optimizers.why_another_kind(owner, value)
