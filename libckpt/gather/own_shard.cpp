@@ -12,12 +12,19 @@ namespace ckpt::gather {
 
 namespace {
 
+std::vector<std::uint8_t> order_of(const format::TensorPlace& tensor) {
+  return tensor.piece ? tensor.piece->order : std::vector<std::uint8_t>();
+}
+
+// Another part of one tensor, or the same one in another order of memory.
 bool is_other_part(const format::TensorPlace& wanted, const format::TensorPlace& saved) {
   if (!wanted.piece && !saved.piece) return false;
-  return format::global_shape_of(wanted.piece, wanted.shape) ==
-             format::global_shape_of(saved.piece, saved.shape) &&
-         !(format::region_of(wanted.piece, wanted.shape) ==
-           format::region_of(saved.piece, saved.shape));
+  const bool is_same_tensor = format::global_shape_of(wanted.piece, wanted.shape) ==
+                              format::global_shape_of(saved.piece, saved.shape);
+  const bool is_same_part = format::region_of(wanted.piece, wanted.shape) ==
+                                format::region_of(saved.piece, saved.shape) &&
+                            order_of(wanted) == order_of(saved);
+  return is_same_tensor && !is_same_part;
 }
 
 }  // namespace

@@ -47,6 +47,10 @@ TEST_CASE("own shard: other names and other parts have to be put together", "[un
   CHECK_FALSE(has_other_parts(wanted, saved));
   wanted.tensors = {rows("w", 4)};
   CHECK(has_other_parts(wanted, saved));
+  wanted.tensors = {rows("w", 0)};
+  wanted.tensors[0].shape = {2, 4};
+  wanted.tensors[0].piece->order = {1, 0};
+  CHECK(has_other_parts(wanted, saved));
   wanted.tensors = {rows("v", 0)};
   CHECK(has_other_parts(wanted, saved));
 }
