@@ -12,7 +12,7 @@ namespace ckpt::gather {
 
 namespace {
 
-std::vector<std::uint8_t> order_of(const format::TensorPlace& tensor) {
+std::vector<std::uint8_t> memory_order_of(const format::TensorPlace& tensor) {
   return tensor.piece ? tensor.piece->order : std::vector<std::uint8_t>();
 }
 
@@ -23,7 +23,7 @@ bool is_other_part(const format::TensorPlace& wanted, const format::TensorPlace&
                               format::global_shape_of(saved.piece, saved.shape);
   const bool is_same_part = format::region_of(wanted.piece, wanted.shape) ==
                                 format::region_of(saved.piece, saved.shape) &&
-                            order_of(wanted) == order_of(saved);
+                            memory_order_of(wanted) == memory_order_of(saved);
   return is_same_tensor && !is_same_part;
 }
 
