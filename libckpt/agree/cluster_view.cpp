@@ -28,6 +28,11 @@ bool has_trainers(const ClusterView& view) {
                      [](const format::NodeReport& node) { return !node.ranks.empty(); });
 }
 
+bool has_committed(const ClusterView& view) {
+  return std::ranges::any_of(view.reports,
+                             [](const auto& node) { return node.committed.has_value(); });
+}
+
 namespace {
 
 std::shared_ptr<const ReportIndex> index_of(const ClusterView& view) {

@@ -67,6 +67,8 @@ struct RankView {
 std::vector<RankView> ranks_of(const ClusterView& view);
 
 bool has_trainers(const ClusterView& view);  // On any live node.
+// Any live node knows of a committed step that no start has abandoned.
+bool has_committed(const ClusterView& view);
 
 // The copies of step `at`, by rank; made by as many ranks as the job has.
 StepCopies copies_of(const ClusterView& view, format::StepId at);

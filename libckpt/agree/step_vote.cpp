@@ -190,15 +190,15 @@ void explain_failure(Vote& vote, const std::set<std::uint32_t>& other_worlds,
       vote.error = Errc::unsupported;
     vote.reason = why_not(vote, *rules.wanted);
   } else if (!other_worlds.empty()) {
-    // Not "not found": some of it may come back with a node.
-    vote.error = Errc::unsupported;
+    // Some of a step may come back with a node, unless none was ever whole.
+    vote.error = has_committed(view) ? Errc::unsupported : Errc::not_found;
     vote.reason = fmt::format("the steps in memory were saved by {}, this job has {}",
                               counted(*other_worlds.begin(), "rank"), view.shape.world_size);
     if (!vote.candidates.empty())
       vote.reason +=
           fmt::format("; the newest seen is step {}, {}", number(vote.candidates.front().at.step),
                       vote.candidates.front().verdict);
-    vote.reason += ": start_fresh() begins without";
+    vote.reason += has_committed(view) ? ": start_fresh() begins without" : ": none was committed";
   } else if (!vote.candidates.empty()) {
     vote.reason =
         fmt::format("no step can be restored; newest seen: timeline {} step {}, {}",

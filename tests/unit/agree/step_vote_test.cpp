@@ -482,11 +482,23 @@ TEST_CASE("vote: an incomplete step of another number of ranks is not no step", 
   Scene scene(2);
   scene.hold(0, 1, 9, 0);
   scene.view.reports[0].holdings.back().world_size = 3;
+  scene.view.reports[0].committed = format::StepId{1, Step{8}};
   const agree::Vote outcome = vote(scene);
   CHECK(outcome.error == Errc::unsupported);
   CHECK(outcome.reason ==
         "the steps in memory were saved by 3 ranks, this job has 2; the newest seen is step 9, "
         "rejected: no copy of rank 1 (2 of 3 ranks missing): start_fresh() begins without");
+}
+
+// As with the same number of ranks: a job that died in its first step begins anew.
+TEST_CASE("vote: where no step of another number of ranks was ever committed, there is none",
+          "[unit][agree]") {
+  Scene scene(2);
+  scene.hold(0, 1, 9, 0);
+  scene.view.reports[0].holdings.back().world_size = 3;
+  const agree::Vote outcome = vote(scene);
+  CHECK(outcome.error == Errc::not_found);
+  CHECK(outcome.reason.find("(2 of 3 ranks missing): none was committed") != std::string::npos);
 }
 
 TEST_CASE("vote: memory that disagrees with what was published is not used", "[unit][agree]") {
