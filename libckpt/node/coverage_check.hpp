@@ -64,16 +64,19 @@ class CoverageCheck {
     std::optional<Digest> layouts;
     gather::Missing missing;
   };
-  asio::awaitable<void> run(format::StepId at);
-  asio::awaitable<void> run_held(format::StepId at, OpenShards open);
+  // A look in the background, at a stored or a held step: from begin_look() to ended().
   bool is_wanted(format::StepId at);
   void begin_look(format::StepId at);
+  asio::awaitable<void> run(format::StepId at);
+  asio::awaitable<void> run_held(format::StepId at, OpenShards open);
   void ended(format::StepId at, const Status& looked);
   void log_unknown(format::StepId at, const Error& error) const;
+  // Opens a stored step, in whichever place it can be read, or in this one. look() reads it.
   Task<void> look_in_places(format::StepId at);
   Task<void> look_in(StoredPlace& place, storage::Checkpoint checkpoint);
-  asio::awaitable<void> learn(StoredPlace& place, storage::Checkpoint checkpoint);
   Task<void> look(storage::OpenStep step);
+  // A look before a deletion.
+  asio::awaitable<void> learn(StoredPlace& place, storage::Checkpoint checkpoint);
   void know(format::StepId at, Known known);
   void show(format::StepId at);
   const char* place() const;  // In which the steps lie.
