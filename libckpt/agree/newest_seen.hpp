@@ -5,9 +5,9 @@
 //                                      its step 90 was lost before, and nobody counts it again
 //
 // It is never too high: a step of a timeline that does not lead on from the restored one says
-// nothing, and a step on storage whose manifest is damaged or cannot be read says its number alone:
-// it counts where it is lost in each timeline that it may be of. It may be too low, as daemons that
-// saw more may be gone.
+// nothing. A step on storage whose manifest is damaged, or cannot be read, has a number and no
+// timeline: it counts only if it would be lost in every timeline that it may be of. The answer may
+// be too low, as daemons that saw more may be gone.
 #pragma once
 
 #include <ckpt/tensor.hpp>

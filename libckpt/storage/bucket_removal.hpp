@@ -23,7 +23,7 @@ namespace ckpt::storage {
 // The object that marks an attempt as discarded.
 inline constexpr std::string_view discarded_name = "discarded";
 
-// A bucket says only when an upload was begun. One object is larger than a day's upload nowhere.
+// A bucket says only when an upload was begun, and no object takes a day to upload.
 inline constexpr Duration upload_left_after = std::chrono::hours(24);
 
 // The rest of remove_checkpoint, once the deletion is logged.

@@ -13,7 +13,12 @@ def load(path, like, strict, prefix="", may_lack=False):
     checkpoint lacks stay as they are."""
     with _reader.opened() as read:
         found = {}
-        saved_by = read(path, 0, lambda _, items: found.update(items or {}) or [])["world_size"]
+
+        def keep_items(_, items):
+            found.update(items or {})
+            return []  # No tensor yet.
+
+        saved_by = read(path, 0, keep_items)["world_size"]
         (specs, _, plain), paths = _described(found)
         specs, plain = _below(prefix, specs), _below(prefix, plain)
         depth = prefix.count(".")
@@ -37,7 +42,8 @@ def load(path, like, strict, prefix="", may_lack=False):
 
 
 def _described(structure):
-    """As _capture.described; arrays of numpy in the tree come by the session only."""
+    """As _capture.described, of the structure as it is stored, where {"d": ...} is a dictionary.
+    Arrays of numpy in the tree come by the session only."""
     node = structure.get(_capture.ITEM)
     if node is None:
         return _capture.described({}), {}
