@@ -1,0 +1,72 @@
+"""Ending: the last step of a training, which no later one replaces, and the memory behind it."""
+
+import logging
+
+from libckpt import errors
+from libckpt.core import _restorer, _signals
+
+logger = logging.getLogger("libckpt")
+
+SLOT_WAIT = 2.0  # For a step that no later one replaces, or that has a file.
+CAPTURE_DEADLINE = 5.0  # For a capture that runs beside training.
+# A save that failed would fail again, and is logged.
+AGAIN = {"captured", "lost", "not_due", "skipped_no_slot", "skipped_unavailable",
+         "skipped_by_agreement"}  # fmt: skip
+
+
+def capture_newest(session, ticket, items, **more):
+    """Captures the newest step if a rank lacks it: it was not due, or found no free Slot. `ticket`:
+    of that step's save here; None: there was none. All ranks call it. A failure is logged."""
+    try:
+        outcomes = set(session.ranks.exchange("last step", _outcome(ticket)))
+        if outcomes == {"captured"} or not outcomes <= AGAIN:
+            return
+        if outcomes != {"not_due"}:
+            _go_back(session, ticket.step)
+        again = session.save(ticket.step, items, SLOT_WAIT, **more)
+        if again:
+            again.captured.result(CAPTURE_DEADLINE)
+    except Exception as error:  # A state_dict() of the user's may raise anything.
+        _signals.raise_of_handler(error)
+        logger.error("libckpt: the last step is not captured in memory: %s", error)
+
+
+def _outcome(ticket):
+    if not ticket:
+        return "none" if ticket is None else ticket.outcome
+    try:
+        ticket.captured.result(CAPTURE_DEADLINE)
+    except errors.CheckpointError:  # As where something wrote into the tensors meanwhile.
+        return "lost"
+    return "captured"
+
+
+def _go_back(session, step):
+    """All ranks know of a step that one of them skipped, and its number does not come again: but
+    behind a restore of the step before. The tensors stay as they are."""
+    session.finish_capture()
+    logger.info("libckpt: step %d is the last one, and was not captured on all ranks: it is now, "
+                "behind the newest step that was", step)  # fmt: skip
+    try:
+        with session._turn:
+            restored, _ = session._restorer.restore(_restorer.Wish({}, shapes_only=True))
+        session._must_confirm = restored.step
+    except errors.NotFound:
+        session.start_fresh()
+
+
+def end(session, step, is_in_folder):
+    """Closes the session, which frees the memory, if its newest step is in a folder or, by now, in
+    its directory, on all ranks. Else the memory stays, as after a death. `step` None: none was made
+    since the session began. All ranks call it. Raises where the directory takes no step."""
+    try:
+        session.flush()  # Only with a directory.
+        durable = session.counts()["durable"]
+        is_stored = step is None or is_in_folder or durable is not None and durable >= step
+        if session.ranks.decide("last step is stored", is_stored, all):
+            session.close()
+        elif session.rank == 0:
+            logger.info("libckpt: step %s is in memory alone, which stays for the next start of "
+                        "job %s; `ckpt drop` frees it", step, session.job)  # fmt: skip
+    finally:
+        session.abandon()  # If it is open.
