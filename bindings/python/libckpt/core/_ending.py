@@ -16,19 +16,21 @@ AGAIN = {"captured", "lost", "not_due", "skipped_no_slot", "skipped_unavailable"
 
 def capture_newest(session, ticket, items, **more):
     """Captures the newest step if a rank lacks it: it was not due, or found no free Slot. `ticket`:
-    of that step's save here; None: there was none. All ranks call it. A failure is logged."""
+    of that step's save here; None: there was none. Returns that of its newest save. All ranks call
+    it. A failure is logged."""
     try:
         outcomes = set(session.ranks.exchange("last step", _outcome(ticket)))
         if outcomes == {"captured"} or not outcomes <= AGAIN:
-            return
+            return ticket
         if outcomes != {"not_due"}:
             _go_back(session, ticket.step)
-        again = session.save(ticket.step, items, SLOT_WAIT, **more)
-        if again:
-            again.captured.result(CAPTURE_DEADLINE)
+        ticket = session.save(ticket.step, items, SLOT_WAIT, **more)
+        if ticket:
+            ticket.captured.result(CAPTURE_DEADLINE)
     except Exception as error:  # A state_dict() of the user's may raise anything.
         _signals.raise_of_handler(error)
         logger.error("libckpt: the last step is not captured in memory: %s", error)
+    return ticket
 
 
 def _outcome(ticket):
@@ -45,8 +47,9 @@ def _go_back(session, step):
     """All ranks know of a step that one of them skipped, and its number does not come again: but
     behind a restore of the step before. The tensors stay as they are."""
     session.finish_capture()
-    logger.info("libckpt: step %d is the last one, and was not captured on all ranks: it is now, "
-                "behind the newest step that was", step)  # fmt: skip
+    if session.rank == 0:  # The library's own line, of a restore, is not to be taken for a loss.
+        logger.warning("libckpt: step %d found no free Slot, and no later one replaces it: it is "
+                       "captured now, behind the newest step that was", step)  # fmt: skip
     try:
         with session._turn:
             restored, _ = session._restorer.restore(_restorer.Wish({}, shapes_only=True))
