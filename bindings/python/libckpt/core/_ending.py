@@ -58,14 +58,20 @@ def _go_back(session, step):
         session.start_fresh()
 
 
+def is_in_directory(session, step):
+    """Whether the session's directory has the step once it is flushed. All ranks call it."""
+    session.flush()  # Does nothing without a directory.
+    durable = session.counts()["durable"]
+    return durable is not None and durable >= step
+
+
 def end(session, step, is_in_folder):
     """Closes the session, which frees the memory, if its newest step is in a folder or, by now, in
     its directory, on all ranks. Else the memory stays, as after a death. `step` None: none was made
     since the session began. All ranks call it. Raises where the directory takes no step."""
     try:
-        session.flush()  # Only with a directory.
-        durable = session.counts()["durable"]
-        is_stored = step is None or is_in_folder or durable is not None and durable >= step
+        is_durable = step is not None and is_in_directory(session, step)
+        is_stored = step is None or is_in_folder or is_durable
         if session.ranks.decide("last step is stored", is_stored, all):
             session.close()
         elif session.rank == 0:
