@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -428,6 +429,75 @@ def test_memory_of_the_last_update_is_better_than_a_folder_between_two(prepared,
     assert state.resume() == 3
 
 
+def test_the_end_frees_memory_only_where_a_folder_has_the_newest_step(prepared, caplog):
+    accelerator, state = prepared()
+    for number in (1, 2):
+        step(accelerator)
+        assert state.capture(number).captured.result() is None
+        if number == 1:
+            accelerator.save_state()
+    accelerator.end_training()
+    accelerator, state = prepared()
+    assert state.resume() == 2
+    step(accelerator)
+    state.capture(3)
+    accelerator.save_state()
+    accelerator.end_training()
+    accelerator, state = prepared()
+    caplog.clear()
+    assert state.resume() == 3
+    assert "memory has nothing" in caplog.text
+
+
+def test_a_last_step_that_was_not_due_is_captured_at_the_end(prepared, tmp_path):
+    places = [{}, {"job": "stored", "dir": tmp_path / "steps"}]
+    for options in places:
+        options["save_mem_interval"] = 2
+        accelerator, state = prepared(is_named=False, **options)
+        for number in (1, 2, 3):
+            step(accelerator)
+            state.capture(number)
+        weights = accelerator._models[0].weight.detach().clone()
+        accelerator.end_training()
+        accelerator, state = prepared(is_named=False, **options)
+        assert state.resume() == 3
+        assert torch.equal(accelerator._models[0].weight, weights)
+    assert (tmp_path / "steps" / "step-000000003").is_dir()
+
+
+def test_a_last_step_that_found_no_free_slot_is_captured_at_the_end(prepared, runtime):
+    accelerator, state = prepared()
+    step(accelerator)
+    state.capture(1).committed.result()
+    daemon = json.loads((runtime / "ckptd.json").read_text())["pid"]
+    os.kill(daemon, signal.SIGSTOP)  # It frees no Slot.
+    number, outcome = 1, "started"
+    try:
+        while outcome == "started" and number < 20:
+            step(accelerator)
+            number += 1
+            outcome = state.capture(number).outcome
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    assert outcome == "skipped_no_slot"
+    weights = accelerator._models[0].weight.detach().clone()
+    accelerator.end_training()
+    accelerator, state = prepared()
+    assert state.resume() == number
+    assert torch.equal(accelerator._models[0].weight, weights)
+
+
+def test_objects_that_are_gone_at_the_end_are_not_captured(prepared):
+    accelerator, state = prepared(save_mem_interval=2)
+    for number in (1, 2, 3):
+        step(accelerator)
+        state.capture(number)
+    accelerator.free_memory()
+    accelerator.end_training()
+    _, state = prepared()
+    assert state.resume() == 2
+
+
 def test_the_best_steps_stay_among_those_of_the_session(prepared, tmp_path):
     accelerator, state = prepared(dir=tmp_path / "best", save_storage_interval=1, max_ckpt_num=1,
                                   keep_best=1, best_metric="loss")  # fmt: skip
@@ -435,7 +505,7 @@ def test_the_best_steps_stay_among_those_of_the_session(prepared, tmp_path):
         step(accelerator)
         state.capture(number, metrics={"loss": loss})
         state._memory.session.flush()  # Each step, so that all could be kept.
-    state._memory.close()
+    accelerator.end_training()
     kept = sorted(path.name for path in (tmp_path / "best").glob("step-*"))
     assert kept == ["step-000000002", "step-000000003"]
 

@@ -35,9 +35,9 @@ class Captures:
     def __init__(self, trainer, session):
         self._trainer, self._save = trainer, session.save
         self.logs, self.sums = {}, {}
-        session.save_checkpoint_if_needed = self.save
+        session.save_checkpoint_if_needed = session.save = self.save
 
-    def save(self, step, items, **options):
+    def save(self, step, items, wait=0, **options):
         items = items()
         self.logs[step] = json.loads(items["state"])["log_history"]
         self.sums[step] = self._trainer._tr_loss.item(), self._trainer._globalstep_last_logged
@@ -81,7 +81,8 @@ def test_a_captured_step_has_the_log_up_to_it(runtime, tmp_path, options):
     captures = Captures(trainer, session_of(trainer))
     trainer.train()
     whole = trainer.state.log_history
-    assert sorted(captures.logs) == list(range(1, STEPS))
+    assert sorted(captures.logs) == list(range(1, STEPS + 1))
+    assert "train_runtime" in whole.pop()  # It is of the whole training, and not of its last step.
     for step, log in captures.logs.items():
         assert log == [entry for entry in whole if entry["step"] <= step]
     session_of(trainer).close()
@@ -93,24 +94,27 @@ def test_the_sums_of_the_next_entry_are_those_of_the_captured_step(runtime, tmp_
     session = session_of(trainer)
     captures = Captures(trainer, session)
     trainer.train()
-    last = STEPS - 1
-    session.wait(last, "committed", SECONDS)
-    sums = session.restore(step=last).items["totals"]
-    assert (sums["loss"].item(), sums["last_logged"]) == captures.sums[last]
-    assert captures.sums[last][0] > 0 and captures.sums[last][1] == 6
+    session.wait(STEPS, "committed", SECONDS)
+    sums = session.restore(step=STEPS).items["totals"]
+    assert (sums["loss"].item(), sums["last_logged"]) == captures.sums[STEPS]
+    assert captures.sums[STEPS][0] > 0 and captures.sums[STEPS][1] == 6
     session.close()
 
 
 def test_a_training_that_had_ended_makes_one_step_more_as_with_stock_transformers(
     trainer, tmp_path
 ):
-    """Its learning rate is zero by then, so that the log alone shows it."""
+    """Its learning rate is zero by then, so that the log alone shows it. So it does where memory
+    alone has the last step."""
     ended, again = {}, {}
-    for kind in ("stock", "wrapper"):
-        ended[kind] = run(trainer, tmp_path / kind, kind, max_steps=5).finish()
-        again[kind] = run(trainer, tmp_path / kind, kind, max_steps=5, resume=True).finish()
+    kinds = {"stock": {}, "wrapper": {}, "callback": {"save_strategy": "no"}}
+    for kind, options in kinds.items():
+        options = {"max_steps": 5, **options}
+        ended[kind] = run(trainer, tmp_path / kind, kind, **options).finish()
+        again[kind] = run(trainer, tmp_path / kind, kind, resume=True, **options).finish()
         assert first_step(again[kind]) == 6
-    assert results(ended["wrapper"]) == results(ended["stock"])
-    assert results(again["wrapper"]) == results(again["stock"])
+    for kind in ("wrapper", "callback"):
+        assert results(ended[kind]) == results(ended["stock"])
+        assert results(again[kind]) == results(again["stock"])
     (one, weights), (other, same) = results(ended["stock"]), results(again["stock"])
     assert one != other and weights == same

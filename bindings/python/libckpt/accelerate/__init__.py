@@ -162,7 +162,7 @@ class State:
 
     def _end_training(self, stock):
         self.settle()
-        self._memory.close()
+        self._memory.end(self._folders.have(self._memory.step))
         return stock()
 
     def _resume(self, load_kwargs=None, options=None, source=None):

@@ -151,6 +151,10 @@ class Folders:
 
     # --- loading
 
+    def have(self, step):
+        """Whether the newest folder of a directory is there, and of this step."""
+        return any(self.names.has_step(directory, step) for directory in self._sets)
+
     def settle(self):
         for sets in self._sets.values():
             if sets is not None:

@@ -7,13 +7,12 @@ import weakref
 from libckpt import errors
 from libckpt._init import init
 from libckpt.accelerate._position import Position
-from libckpt.core import _resuming, _settings, _signals, _unopened
+from libckpt.core import _ending, _resuming, _settings, _signals, _unopened
 from libckpt.rng import RNG
 from libckpt.ticket import Ticket
 
 logger = logging.getLogger("libckpt")
 
-CAPTURE_DEADLINE = 5.0  # For a capture that runs beside training.
 _by_job = weakref.WeakValueDictionary()  # Those that opened a session last.
 
 
@@ -29,6 +28,8 @@ class Memory:
         self.step = -1  # The one that was captured or restored last.
         self.updated = -1  # The newest such step that ended with an optimizer's update.
         self._ticket = None  # The newest capture's.
+        # That of the newest step, captured or not, and its metrics. None: training made none yet.
+        self._last = self._metrics = None
         self._job, self._options = job, options
         self._session = self._unopened = None
         self._has_opened = False
@@ -93,16 +94,16 @@ class Memory:
         if not self._accelerator.sync_gradients:
             # Nothing but the gradients has what the batches since the last update gave.
             return Ticket(self.session, step, "not_due", 0.0)
-        self.updated = step
+        self.updated, self._metrics = step, metrics
         ticket = self.session.save_checkpoint_if_needed(step, self.items, metrics=metrics)
-        self._ticket = ticket or self._ticket
+        self._last, self._ticket = ticket, ticket or self._ticket
         return ticket
 
     def await_captured(self):
         """When it returns, the capture begun last is whole, or does not come."""
         if self._ticket is not None:
             with contextlib.suppress(errors.CheckpointError):  # It is logged and counted.
-                self._ticket.captured.result(CAPTURE_DEADLINE)
+                self._ticket.captured.result(_ending.CAPTURE_DEADLINE)
             self._ticket = None
 
     def _guard(self):
@@ -179,11 +180,13 @@ class Memory:
     def take(self, restored):
         """Training goes on from this step."""
         self.step = self.updated = restored.step
+        self._last = None
         self.position.take()
 
     def go_on_from(self, step):
         """Training goes on from elsewhere, whatever memory has."""
         self.step = self.updated = step
+        self._last = None
         self.position.forget()
         self._starts_fresh = True
         if self.is_open():
@@ -208,10 +211,19 @@ class Memory:
         if self._session is not None:
             self._session.finish_capture()
 
-    def close(self):
-        """Training is over: nobody comes back for what is in memory."""
-        if self._session is not None:
-            try:
-                self._session.close()
-            except errors.CheckpointError as error:
-                logger.error("libckpt: %s", error)
+    def end(self, is_in_folder):
+        """Training is over. The memory is freed if its newest step is on storage: in a folder, as
+        rank 0 sees it, or in the session's directory."""
+        session, last = self._session, self._last
+        if session is None or session.is_closed:
+            return
+        # The objects are gone behind free_memory(), and changed since an update in the middle of
+        # an accumulation.
+        has_state = bool(self._accelerator._models) and self.step == self.updated
+        try:
+            is_in_folder = self.decide("last folder", is_in_folder)
+            if last is not None and has_state and (session.dir or not is_in_folder):
+                _ending.capture_newest(session, last, self.items, metrics=self._metrics)
+            _ending.end(session, None if last is None else self.updated, is_in_folder)
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s", error)

@@ -45,13 +45,16 @@ class Names:
             (directory, name),
             (os.path.dirname(directory), f"{os.path.basename(directory)}/{name}"),
         ):
-            try:
-                newest = json.loads(pathlib.Path(directory, STEPS).read_text())
-            except (OSError, ValueError):
-                continue
-            if newest["name"] == name:
+            newest = _noted(directory)
+            if newest is not None and newest["name"] == name:
                 return newest["step"], newest.get("updated", newest["step"])
         return UNKNOWN, UNKNOWN
+
+    def has_step(self, directory, step):
+        """Whether the newest folder that libckpt wrote below it is there, and of this step."""
+        newest = _noted(directory)
+        is_of_step = newest is not None and newest["step"] == step
+        return is_of_step and pathlib.Path(directory, newest["name"]).is_dir()
 
     def is_later(self, folder, saves):
         """Whether stock accelerate wrote this folder after `saves` others, and nothing notes its
@@ -65,3 +68,11 @@ class Names:
         if self._settings.automatic_checkpoint_naming:
             numbers = self.numbers()
             self._settings.iteration = numbers[-1] + 1 if numbers else 0
+
+
+def _noted(directory):
+    """What is noted of the newest set below the directory."""
+    try:
+        return json.loads(pathlib.Path(directory, STEPS).read_text())
+    except (OSError, ValueError):
+        return None

@@ -152,18 +152,21 @@ def write_universal(engine, dir, tag=None, client_state=None):
 
 
 def wait(engine):
-    """Returns when all folders that save_checkpoint promised are there. All ranks call it."""
+    """Returns when all folders that save_checkpoint promised are there, and the newest step is in
+    memory. All ranks call it."""
     attached = vars(engine).get("_libckpt")
     if attached:
         attached.folders.settle()
+        attached.memory.capture_newest()
 
 
 def close(engine):
-    """Training is over: publishes what is on its way, and frees the memory of the run's steps."""
+    """Training is over: publishes what is on its way, and frees the memory of the run's steps, if
+    the last one is in a folder or in `dir`. All ranks call it."""
     attached = vars(engine).get("_libckpt")
     if attached:
         attached.folders.settle()
-        attached.memory.session.close()
+        attached.memory.end(attached.folders)
 
 
 def detach(engine):

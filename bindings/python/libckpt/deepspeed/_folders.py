@@ -33,6 +33,7 @@ class Folders:
         self._engine, self._layout, self._ranks = engine, layout, ranks
         self._options = options_of_place(options)
         self._sets = {}  # By directory; None: stock DeepSpeed writes there.
+        self._saved = None  # The folder that was saved last.
 
     def save(self, stock, save_dir, tag=None, client_state={}, save_latest=True,
              exclude_frozen_parameters=False):  # fmt: skip
@@ -40,6 +41,7 @@ class Folders:
         engine = self._engine
         name = f"global_step{engine.global_steps}" if tag is None else str(tag)
         fileset = self._begin(save_dir, name) if save_dir else None
+        self._saved = pathlib.Path(save_dir or "", name)
         if fileset is None:
             return stock(save_dir, tag, client_state, save_latest, exclude_frozen_parameters)
         with collecting(engine, fileset, os.path.join(save_dir, name)):
@@ -98,6 +100,13 @@ class Folders:
         if self._layout.rank == 0:
             found = _newest(pathlib.Path(directory), self._engine.load_universal_checkpoint())
         return self._ranks.decide("newest folder", found, lambda said: said[0]) or (None, None, ())
+
+    def has_step(self, step):
+        """Whether the folder that was saved last is there, and of this step. All ranks call it."""
+        has_it = False
+        if self._layout.rank == 0 and self._saved is not None:
+            has_it = _step_of(self._saved) == step
+        return self._ranks.decide("step of the last folder", has_it, lambda said: said[0])
 
     def is_for_others(self, path):
         """Whether stock DeepSpeed refuses the folder here: it has the divided state of another
@@ -193,10 +202,18 @@ class Collector(CheckpointEngine):
 def _newest(directory, is_universal):
     try:
         tag = (directory / ("latest_universal" if is_universal else "latest")).read_text().strip()
-        file = sorted((directory / tag).glob("*model_states.pt"))[0]
-        state = _load(file)
+        state = _state_in(directory / tag)
         return state["global_steps"], str(directory / tag), _client_keys(state)
     except Exception as error:  # It is not there, or damaged, as DeepSpeed will find out itself.
+        _signals.raise_of_handler(error)
+        return None
+
+
+def _step_of(folder):
+    """None: it is not there, or damaged."""
+    try:
+        return _state_in(folder)["global_steps"]
+    except Exception as error:
         _signals.raise_of_handler(error)
         return None
 
@@ -218,7 +235,8 @@ def _client_keys(state):
     return sorted(str(name) for name in behind if name != UNIVERSAL_CHECKPOINT_INFO)
 
 
-def _load(file):
+def _state_in(folder):
+    file = sorted(folder.glob("*model_states.pt"))[0]
     try:
         return torch.load(file, map_location="cpu", mmap=True, weights_only=False)
     except RuntimeError:  # It is of the form before zip archives.

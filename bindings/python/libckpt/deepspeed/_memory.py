@@ -5,7 +5,7 @@ import os
 
 from libckpt import errors
 from libckpt._init import init
-from libckpt.core import _resuming, _settings
+from libckpt.core import _ending, _resuming, _settings
 from libckpt.deepspeed import _state
 
 logger = logging.getLogger("libckpt")
@@ -22,6 +22,7 @@ class Memory:
         self._client_keys = None  # Those that the newest save_checkpoint was given; None: none was.
         self._folders = []  # Where this run loads from, and saves to.
         self._captured = engine.global_steps
+        self._last = None  # The ticket of the newest step; none: training made none yet.
         self._has_begun = self._has_asked = False
         if not _settings.configured("blob_capacity"):
             options = {"blob_capacity": BLOB_CAPACITY, **options}
@@ -44,7 +45,7 @@ class Memory:
         is_first, self._has_begun = not self._has_begun, True
         if is_first and self._has_asked:  # Training does not go on from what memory has.
             self.start_fresh()
-        ticket = self.session.save_checkpoint_if_needed(
+        self._last = ticket = self.session.save_checkpoint_if_needed(
             step, self._items, arrays=self._state.arrays, metrics=self._metrics
         )
         if is_first and not self._has_asked and _resuming.was_refused(self.session, ticket):
@@ -52,6 +53,25 @@ class Memory:
                 "libckpt: no step is captured in memory: after attach, call engine.load_checkpoint "
                 "or libckpt.deepspeed.resume(engine); to begin anew, give attach another job"
             )
+
+    def capture_newest(self):
+        """Captures the newest step once more, if it was not due or found no free Slot: the training
+        may be over. All ranks call it."""
+        if self._last is not None and not self.session.is_closed:
+            self._last = _ending.capture_newest(
+                self.session, self._last, self._items, arrays=self._state.arrays,
+                metrics=self._metrics,
+            )  # fmt: skip
+
+    def end(self, folders):
+        """Training is over. The memory is freed if its newest step is on storage."""
+        if self.session.is_closed:
+            return
+        step = None if self._last is None else self._last.step
+        is_in_folder = step is not None and folders.has_step(step)
+        if self.session.dir or not is_in_folder:
+            self.capture_newest()
+        _ending.end(self.session, step, is_in_folder)
 
     def _items(self):
         return self._state.items() | {
@@ -86,7 +106,7 @@ class Memory:
         """Fills the engine with what newest() found; returns the client state."""
         items = found.items
         self._state.give(self.session, found, source=source)
-        self._captured, self._has_begun = found.step, True
+        self._captured, self._has_begun, self._last = found.step, True, None
         self._folders = list(items["folders"])
         self._client_keys = items["client_keys"]
         return dict(items["client_state"])
@@ -105,7 +125,7 @@ class Memory:
 
     def start_fresh(self):
         """Training goes on from elsewhere, whatever memory has."""
-        self._has_begun = True
+        self._has_begun, self._last = True, None
         self._captured = self._engine.global_steps
         try:
             self.session.start_fresh()

@@ -7,6 +7,7 @@ import os
 from libckpt import errors
 from libckpt._init import check, init, with_keywords
 from libckpt.core import _left, _resuming, _settings, _unopened
+from libckpt.core._ending import CAPTURE_DEADLINE, SLOT_WAIT
 from libckpt.core.files import _publish_queue
 from libckpt.lightning import _ending, _newest, _unvalidated
 from libckpt.lightning._checkpoint_io import Nothing, of_trainer
@@ -18,8 +19,6 @@ logger = logging.getLogger("libckpt")
 
 VERSION = "pytorch-lightning_version"
 STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
-CAPTURE_DEADLINE = 5.0  # For a capture that runs beside training.
-SLOT_WAIT = 2.0  # For a step that has a file.
 BLOB_CAPACITY = 32 << 20  # States of other callbacks are in it.
 CURE = "fit with ckpt_path=libckpt.lightning.NEWEST"  # Where a step is left behind.
 

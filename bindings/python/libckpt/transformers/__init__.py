@@ -243,12 +243,17 @@ class Callback(transformers.TrainerCallback):
         self._resumed = None
         self._capture()
 
-    def _capture(self):
+    def on_train_end(self, args, state, control, **_):
+        if not args.load_best_model_at_end:  # For versions that train without _finalize.
+            self._capture(is_last=True)
+
+    def _capture(self, is_last=False):
         """After everything that belongs to the step before: its log, evaluation and save."""
         if self._trainer is not None:
-            self._memory.capture()
+            self._memory.capture(is_last)
 
     def _finalize(self, stock, *arguments, **options):
+        self._capture(is_last=True)  # Before the best model is loaded, and the whole is logged.
         _publish_queue.settle(wait=True)  # The best one may be read now, by every rank.
         self._trainer.accelerator.wait_for_everyone()
         return stock(*arguments, **options)

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from libckpt import errors
 from libckpt.adapters.torch import _optimizers, _owners
-from libckpt.core import _left, _resuming, _settings, _signals, _unopened
+from libckpt.core import _ending, _left, _resuming, _settings, _signals, _unopened
 from libckpt.core._fill import load
 from libckpt._init import init
 from libckpt.rng import RNG
@@ -23,7 +23,7 @@ BLOB_CAPACITY = 32 << 20  # The history of logged values is in it.
 CURE = "call train(resume_from_checkpoint=True)"  # Where a step is left behind.
 LEAVE_DEADLINE = 10.0  # At the end of the program, for the other ranks.
 _by_job = weakref.WeakValueDictionary()  # Those that opened a session last.
-_over = weakref.WeakSet()  # Their trainings ended well, and have their last step in a folder.
+_over = weakref.WeakSet()  # Their trainings ended well, and have their last step on storage.
 TOTALS = {  # By name among the items, the Trainer's field.
     "total_loss": "_total_loss_scalar",
     "last_logged": "_globalstep_last_logged",
@@ -111,15 +111,20 @@ class TrainerMemory:
             self.session.guard(optimizer)
             self._guarded = optimizer
 
-    def capture(self):
-        """Captures the state after the newest step, once."""
+    def capture(self, is_last=False):
+        """Captures the state after the newest step, once; the last one of a training due or not."""
         step = self._trainer.state.global_step
         if self.session is None or step <= self._captured:
             return
         self._captured = step
-        self.session.save_checkpoint_if_needed(
-            step, self.items, arrays=self.arrays, metrics=metrics_of(self._trainer.state)
-        )
+        more = {"arrays": self.arrays, "metrics": metrics_of(self._trainer.state)}
+        if not is_last:
+            self.session.save_checkpoint_if_needed(step, self.items, **more)
+            return
+        ticket = self.session.save(step, self.items, _ending.SLOT_WAIT, **more)
+        if ticket:  # The Trainer may load its best model next, over what is being copied.
+            with contextlib.suppress(errors.CheckpointError):  # It is logged and counted.
+                ticket.captured.result(_ending.CAPTURE_DEADLINE)
 
     def arrays(self):
         """Parts of larger tensors that are no part of an item."""
@@ -161,12 +166,18 @@ class TrainerMemory:
         return restored
 
     def ended(self, folders):
-        """train() has returned. Where nothing is left to train and the last step is in a folder,
+        """train() has returned. Where nothing is left to train and the last step is on storage,
         nobody comes back for the memory: it is freed when the program ends."""
         state = self._trainer.state
         is_done = 0 < state.max_steps <= state.global_step
-        if self.session is not None and is_done and folders.newest_whole() == state.global_step:
-            _over.add(self)
+        if self.session is None or self.session.is_closed:
+            return
+        try:
+            is_stored = _ending.is_in_directory(self.session, state.global_step)
+            if is_done and (is_stored or folders.newest_whole() == state.global_step):
+                _over.add(self)
+        except errors.CheckpointError as error:
+            logger.error("libckpt: %s", error)
 
     def start_fresh(self):
         """Training goes on from elsewhere, whatever memory has."""
