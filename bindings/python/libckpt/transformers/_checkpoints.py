@@ -39,6 +39,8 @@ class TrainerFolders:
         name = str(number)
         if name in self._waiting():
             _publish_queue.settle(wait=True)  # The same step again.
+        if self._queue is not None:
+            self._queue.late.forget([folders.path(number)])
         hidden = folders.work.folder(self._new_name())
         (hidden / f"checkpoint-{number}").mkdir(parents=True, exist_ok=True)
         self._weights = Weights(hidden / f"checkpoint-{number}")
