@@ -80,8 +80,10 @@ class ShardedFolders(TrainerFolders):
     def _begin(self, folders, number):
         """None: Transformers saves."""
         sets = self._open(folders)
+        is_small = self._trainer.is_deepspeed_enabled  # FSDP's are written by torch itself.
         try:
-            return None if sets is None else sets.begin(folders.path(number).name)
+            name = folders.path(number).name
+            return None if sets is None else sets.begin(name, may_be_aside=is_small)
         except errors.CheckpointError as error:
             logger.error("libckpt: %s: %s; Transformers writes it itself",
                          folders.path(number), error)  # fmt: skip
