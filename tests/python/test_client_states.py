@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("deepspeed")
 
+from libckpt import errors  # noqa: E402
 from libckpt.deepspeed import Attached, _memory  # noqa: E402
 
 
@@ -23,13 +24,13 @@ def attached(runtime, monkeypatch):
     monkeypatch.setattr(state, "give", lambda *_, **__: None)
     opened = []
 
-    def make(client_state=None, folder=(None, None, ())):
+    def make(client_state=None, folder=(None, None, ()), **options):
         for one in opened:
             one.memory.session.abandon()
         layout = types.SimpleNamespace(rank=0, ranks=1, arrays=list)
         one = Attached.__new__(Attached)
         engine = types.SimpleNamespace(global_steps=0)
-        one.memory = _memory.Memory(engine, layout, "job", (client_state, None), {})
+        one.memory = _memory.Memory(engine, layout, "job", (client_state, None), options)
         one.folders = types.SimpleNamespace(newest=lambda _: folder)
         opened.append(one)
         return one
@@ -76,3 +77,18 @@ def test_where_a_save_was_given_one_and_attach_was_not_memory_is_not_taken(attac
     captured(attached(), 7, has_saved=True, client_state={"epoch": 1})
     assert attached()._newer("folder") == (None, None)
     assert "save_checkpoint was given a client_state (epoch)" in caplog.text
+
+
+@pytest.mark.parametrize("call", ["save_checkpoint", "load_checkpoint"])
+def test_the_directory_of_attach_is_no_folder_of_deepspeeds(attached, tmp_path, call):
+    """However it is spelled. Another one is taken."""
+    one = attached(dir=str(tmp_path / "same"))
+    (tmp_path / "link").symlink_to(tmp_path / "same")
+    called = []
+    for given in (tmp_path / "same", tmp_path / "x" / ".." / "same", tmp_path / "link"):
+        with pytest.raises(errors.InvalidArgument, match=f"{call}: .* is the dir of attach"):
+            getattr(one, f"_{call}")(called.append, str(given))
+    assert not called and not list(tmp_path.glob("same/latest"))
+    one.memory.check_folder(call, tmp_path / "same" / "below")
+    one.memory.session.dir = None
+    one.memory.check_folder(call, tmp_path / "same")

@@ -323,6 +323,19 @@ def test_a_load_brings_what_was_saved_after_it_was_asked_for(alone, runtime):
     assert torch.equal(found["value"], torch.full((3,), 2.0))
 
 
+def test_a_step_by_number_that_is_not_there_is_named(alone, runtime, caplog):
+    storage = alone("ckpt://asked", raise_on_error=True)
+    assert storage.find("ckpt://asked/latest") is None
+    assert not [each for each in caplog.messages if "find" in each]
+    state = {"value": torch.ones(3)}
+    dcp.save(state, checkpoint_id="ckpt://asked/step-20", storage_writer=storage)
+    assert storage.find("ckpt://asked/step-9999") is None
+    (warning,) = [each for each in caplog.messages if "find" in each]
+    assert "find ckpt://asked/step-9999: " in warning
+    assert "step 9999 is not there; the newest seen is step 20" in warning
+    assert storage.find("ckpt://asked/step-20") == 20
+
+
 @pytest.mark.parametrize("is_lost", [False, True], ids=["in-memory", "on-storage"])
 @pytest.mark.parametrize("asks", [False, True])
 def test_a_job_that_is_saved_to_before_it_was_asked_names_what_it_leaves(

@@ -414,7 +414,8 @@ def test_storage_that_fails_is_not_waited_for_as_long_as_slow_storage(small_disk
 
     session, box.session = box.session, Late()
     try:
-        longest_of = {"": _publish_queue.DURABLE_DEADLINE, "full": _publish_queue.FAILING_DEADLINE}
+        full = "step 3 is not stored: No space left on device"
+        longest_of = {"": _publish_queue.DURABLE_DEADLINE, full: _publish_queue.FAILING_DEADLINE}
         for problem, longest in longest_of.items():
             health["notice"] = problem
             with pytest.raises(libckpt.Unavailable):

@@ -1,5 +1,6 @@
-"""Goal: saves on their way to a disk that is full are waited for once, and not one after the other;
-and what is said of it names the option that decides what stays in the framework's folder.
+"""Goal: saves on their way to a disk that is full are waited for once, not one after the other, and
+only for moments from when that is known; they come once there is room, and nothing newer. What is
+said of it names the option that decides what stays in the framework's folder.
 
 Method: a queue whose session says what that of a full disk does; then a disk that is full.
 """
@@ -24,11 +25,13 @@ class FullDisk:
 
     is_closed = False
 
-    def __init__(self, waits):
-        self.waits, self.problem = waits, PROBLEM
+    def __init__(self, waits, fails_after=0.0):
+        self.waits, self.problem, self.durable = waits, PROBLEM, None
+        self.fails_after = fails_after  # Seconds of waits.
 
     def counts(self):
-        return {"notice": self.problem, "durable": None}
+        fails = sum(self.waits) > self.fails_after
+        return {"notice": self.problem if fails else "", "durable": self.durable}
 
     def wait(self, step, level, deadline):
         self.waits.append(deadline)
@@ -38,6 +41,9 @@ class FullDisk:
 class Publish:
     def __init__(self, path):
         self.paths = [path]
+
+    def __call__(self, _, files):
+        self.paths[0].write_bytes(files["file"].read_bytes())
 
 
 @pytest.fixture
@@ -80,6 +86,59 @@ def test_storage_that_works_again_is_waited_for_as_ever(queue, tmp_path):
     assert queue.publish_first(30.0)
     assert sum(waits) == 30.0
     queue.session = own
+
+
+def test_a_failure_on_the_way_ends_the_wait_in_moments(queue, tmp_path, caplog):
+    waits = []
+    queue.session, own = FullDisk(waits, fails_after=20.0), queue.session
+    queue.post(1, Publish(tmp_path / "1.pt"))
+    _publish_queue.settle(wait=True)
+    assert 20.0 < sum(waits) <= 25.0
+    slow, lost = caplog.messages
+    assert "is not on storage yet" in slow
+    assert f"1.pt is not published: step 1: {PROBLEM}" in lost
+    assert "it may still come" in lost
+    queue.session = own
+
+
+@pytest.fixture
+def given_up(queue, tmp_path):
+    """A save that a full disk kept from its place, which has room now."""
+    own = queue.session
+    step = queue.capture({"file": torch.ones(2)})
+    own.wait(step, "durable", 60)
+    queue.session = FullDisk([])
+    queue.post(step, Publish(tmp_path / "new"), weights="file")
+    _publish_queue.settle(wait=True)
+    queue.session = own
+    return tmp_path / "new"
+
+
+def test_a_save_that_was_given_up_comes_once_there_is_room(given_up, queue):
+    assert not given_up.exists() and not queue.waiting
+    assert _publish_queue._watching  # The next step looks for it.
+    _publish_queue.settle()
+    assert given_up.exists()
+    assert not queue.late and not _publish_queue._watching
+
+
+def test_what_is_newer_than_a_save_that_was_given_up_stays(given_up):
+    given_up.write_text("by stock torch")
+    _publish_queue.settle()
+    assert given_up.read_text() == "by stock torch"
+
+
+def test_a_save_that_was_given_up_comes_before_the_next_one(given_up, queue):
+    queue.post(queue.capture({"file": torch.zeros(9)}), Publish(given_up), weights="file")
+    _publish_queue.settle(wait=True)
+    assert given_up.read_bytes().endswith(bytes(36))
+    assert not queue.late
+
+
+def test_a_folder_that_is_saved_again_is_not_the_late_one(given_up, queue):
+    queue.late.forget([given_up])
+    _publish_queue.settle()
+    assert not given_up.exists()
 
 
 def test_a_short_wait_is_none_that_others_have_waited_too(queue, tmp_path):

@@ -17,6 +17,7 @@ pytest.importorskip("deepspeed")
 
 from test_transformers import first_step, folders, kill_when_held, results, run  # noqa: E402
 
+from libckpt.core.files import _publish_queue  # noqa: E402
 from libckpt.core.files._disk import files_of  # noqa: E402
 from libckpt.transformers._folders import problem_of  # noqa: E402
 
@@ -88,6 +89,7 @@ def test_killed_ranks_go_on_from_memory_and_stock_reads_the_folders(trainer, tmp
     assert kill_when_held(train(trainer, output, resume=True, hold=8, **case)) == 8
     said = train(trainer, output, resume=True, **case).finish()
     assert "from own memory" in said
+    assert "leaked" not in said  # As nanobind says at the end of a process.
     assert first_step(said) == 9
     assert results(said) == results(whole)
     assert folders(output) == folders(tmp_path / "stock") == [15, 20]
@@ -126,6 +128,23 @@ def test_half_of_a_sharded_folder_is_told_from_a_whole_one(tmp_path):
     assert problem_of(tmp_path) is None
     (tmp_path / parts[0] / "zero_pp_rank_0_mp_rank_00_optim_states.pt").write_text("half")
     assert "zero_pp_rank_0" in problem_of(tmp_path)
+
+
+def test_at_the_end_a_trainer_that_deepspeed_keeps_has_no_session(runtime, tmp_path, monkeypatch):
+    from libckpt import init
+    from libckpt.adapters.torch._file_sets import FileSets
+    from libckpt.transformers import _memory, _sharded_folders
+
+    memory = _memory.TrainerMemory.__new__(_memory.TrainerMemory)
+    folders = _sharded_folders.ShardedFolders(None, {})
+    monkeypatch.setattr(_memory, "_all", {memory})
+    memory.session, folders._sets = init("job"), {"out": FileSets("test", tmp_path)}
+    sessions = [memory.session, folders._sets["out"]._queue.session]
+    _sharded_folders._leave()
+    _publish_queue._leave()  # It comes later, and publishes what is on its way.
+    _memory._leave()
+    assert memory.session is None and not folders._sets
+    assert all(session.is_closed for session in sessions)
 
 
 def test_the_ranks_that_saved_a_folder_are_counted(tmp_path):

@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 import libckpt  # noqa: E402
 from libckpt import errors  # noqa: E402
 from libckpt.core import _restore, _resuming, _turn  # noqa: E402
-from libckpt.core.files import _publish_queue  # noqa: E402
+from libckpt.core.files import _publish_queue, _turns  # noqa: E402
 from libckpt.dcp import _capturing  # noqa: E402
 
 
@@ -184,7 +184,7 @@ class Interrupted:
 
 def test_ctrl_c_as_a_save_takes_its_turn_makes_no_other_thread_wait(monkeypatch):
     lock = threading.RLock()
-    monkeypatch.setattr(_publish_queue, "_turn", Interrupted(lock))
+    monkeypatch.setattr(_turns, "_turn", Interrupted(lock))
     with pytest.raises(KeyboardInterrupt), _publish_queue.turn():
         pass
     with _publish_queue.turn(), _publish_queue.turn() as is_ours:  # Within one another.

@@ -6,14 +6,17 @@ even root cannot write to; the doors of frameworks open the place, write to it, 
 """
 
 import errno
+import types
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from libckpt import errors  # noqa: E402
+from libckpt.adapters.torch import _file_set  # noqa: E402
 from libckpt.adapters.torch._file_sets import FileSets  # noqa: E402
-from libckpt.core.files import _disk, _publish_queue  # noqa: E402
+from libckpt.core import _open_sessions  # noqa: E402
+from libckpt.core.files import _disk, _publish_queue, _storage  # noqa: E402
 from test_file_sets import die, number_of, open_sets, save  # noqa: E402, F401
 
 
@@ -49,6 +52,135 @@ def test_files_that_cannot_be_published_at_a_start_come_at_a_later_one(
     die(second)
     open_sets()
     assert number_of(tmp_path / "out" / "a") == 1
+
+
+@pytest.fixture
+def turned(open_sets):  # noqa: F811
+    """Sets that are open in a place where nothing more can be made."""
+    sets = open_sets()
+    save(sets, "a", 1)
+    sets.settle()
+    sets.work.directory.rmdir()
+    sets.work.directory.write_text("a file")
+    return sets
+
+
+def test_a_place_that_turns_unwritable_costs_a_set_and_a_line(turned, tmp_path, caplog):
+    fileset = turned.begin("b", may_be_aside=True)
+    aside = fileset.folder
+    fileset.path("config.json").write_text("2")
+    fileset.commit({"latest": "b"})
+    assert not aside.parent.exists()
+    assert "/out/b does not come: make " in caplog.text
+    assert "/.libckpt/work/200/rank-0: Not a directory; training goes on" in caplog.text
+    turned.work.directory.unlink()
+    save(turned, "c", 3)
+    turned.settle()
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        ".libckpt", "a", "c", "latest",
+    ]  # fmt: skip
+
+
+def test_without_a_place_aside_a_set_begins_with_an_error_of_ours(turned):
+    with pytest.raises(errors.StorageError, match="make .*/rank-0: Not a directory"):
+        turned.begin("b")
+
+
+def test_a_part_whose_mark_could_not_be_made_is_missed(open_sets):  # noqa: F811
+    sets = open_sets()
+    folder = sets.work.begin("9")
+    missed = _file_set.TorchMember("missed", as_it_is=True)
+    step = sets._queue.next_step()
+    sets._queue.capture_as(step, {"set": "b", _file_set.MISSED: missed})
+    sets._queue.session.wait(step, "durable", 60)
+    path, _ = _storage.find_step(sets._queue.directory, step)
+    assert _file_set.is_missed(folder, path)
+
+
+@pytest.fixture
+def place(tmp_path, runtime):
+    """A directory of a framework; what is open for it is closed."""
+    yield tmp_path / "out"
+    for queue in list(_publish_queue._queues):
+        queue.end()
+    for session in list(_open_sessions.sessions):
+        session.abandon()
+
+
+class Work:
+    """Turns the work folder of a directory into a file that nothing can be made in."""
+
+    def __init__(self, directory):
+        self._work = directory / ".libckpt" / "work"
+
+    def spoil(self):
+        _publish_queue.settle(wait=True)
+        self._work.rmdir()
+        self._work.write_text("a file")
+
+
+def test_a_trainer_goes_on_where_its_place_turns_unwritable(place, caplog):
+    transformers = pytest.importorskip("transformers")
+    import libckpt.transformers
+
+    work = Work(place)
+
+    class Spoil(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, **_):
+            if state.global_step == 1:
+                work.spoil()
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def forward(self, x):
+            return {"loss": self.layer(x).square().mean()}
+
+    settings = transformers.TrainingArguments(
+        str(place), report_to=[], use_cpu=True, max_steps=3, save_steps=1,
+        disable_tqdm=True,
+    )  # fmt: skip
+    trainer = transformers.Trainer(
+        Model(), settings, train_dataset=[{"x": torch.ones(1)}] * 64, callbacks=[Spoil()]
+    )
+    libckpt.transformers.TrainerWrapper(trainer).train()
+    assert trainer.state.global_step == 3
+    assert [path.name for path in place.glob("check*")] == ["checkpoint-1"]
+    for number in (2, 3):
+        assert f"out/checkpoint-{number} does not come: " in caplog.text
+
+
+def test_accelerate_goes_on_where_its_place_turns_unwritable(place, caplog, monkeypatch):
+    accelerate = pytest.importorskip("accelerate")
+    import libckpt.accelerate
+
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerate.state.GradientState._reset_state()
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = torch.nn.Linear(2, 2)
+    accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    libckpt.accelerate.attach(accelerator, job="job")
+    accelerator.save_state(str(place / "a"))
+    Work(place).spoil()
+    accelerator.save_state(str(place / "b"))
+    assert f"{place / 'b'} does not come: make " in caplog.text
+    assert (place / "a").is_dir() and not (place / "b").exists()
+
+
+def test_deepspeeds_scripts_are_no_reason_to_end(tmp_path, caplog):
+    pytest.importorskip("deepspeed")
+    from libckpt.deepspeed import _folders
+
+    def copy(_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    engine = types.SimpleNamespace(checkpoint_engine=None, _copy_recovery_script=copy)
+    with _folders.collecting(engine, None, "folder"):
+        engine._copy_recovery_script(tmp_path)
+    assert f"DeepSpeed's scripts are not copied to {tmp_path}" in caplog.text
 
 
 def test_a_process_that_ends_names_what_is_not_there_yet(

@@ -27,6 +27,7 @@ from accelerate.utils.constants import (
 from libckpt import errors
 from libckpt.accelerate._names import CHECKPOINTS, STEPS, Names
 from libckpt.adapters.torch._file_sets import FileSets
+from libckpt.core import _signals
 from libckpt.core.files._work import PRIVATE, WorkFolders
 
 logger = logging.getLogger("libckpt")
@@ -83,7 +84,9 @@ class Folders:
                     "Please manually override `self.save_iteration` with what iteration to start "
                     "with."
                 )
-            fileset = sets.begin(name)
+            # With FSDP, torch writes the whole state itself.
+            is_small = self._accelerator.distributed_type != DistributedType.FSDP
+            fileset = sets.begin(name, may_be_aside=is_small)
         except errors.CheckpointError as error:
             logger.error("libckpt: %s: %s; accelerate saves instead", path, error)
             return stock(output_dir, safe_serialization, **options)
@@ -94,7 +97,11 @@ class Folders:
             raise
         newest = json.dumps({"name": name, **steps})
         rotate = functools.partial(self._rotate, sets, name) if is_named else None
-        fileset.commit({STEPS: newest}, then=rotate)
+        try:
+            fileset.commit({STEPS: newest}, then=rotate)
+        except OSError as error:  # Training is to go on.
+            _signals.raise_of_handler(error)
+            logger.error("libckpt: %s does not come: %s", path, error)
         return path
 
     def _collect(self, stock, fileset, safe_serialization, options):

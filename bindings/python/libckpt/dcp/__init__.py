@@ -9,6 +9,7 @@ With "?source=memory" or "?source=storage" behind an id, a load takes the step f
 path as checkpoint_id is a folder in DCP's own format, which appears whole or not at all.
 """
 
+import logging
 import threading
 
 from torch.distributed.checkpoint import FileSystemReader
@@ -23,6 +24,8 @@ from libckpt.dcp import _capturing, _fetching, _folders, _ids, _jobs, _staging
 from libckpt._init import check, with_keywords
 
 __all__ = ["Storage"]
+
+logger = logging.getLogger("libckpt")
 
 
 class Storage(StorageWriter, StorageReader, AsyncStager):
@@ -56,7 +59,9 @@ class Storage(StorageWriter, StorageReader, AsyncStager):
             return None
         try:
             found = _fetching.find(self._job(wanted), wanted)
-        except errors.NotFound:
+        except errors.NotFound as error:
+            if wanted.step is not None and self.session(checkpoint_id).rank == 0:
+                logger.warning("libckpt: dcp: find %s: %s", wanted, error)
             return None
         self._call.found = (wanted, found)  # A load that follows need not look again.
         return found.step

@@ -145,6 +145,7 @@ def write_universal(engine, dir, tag=None, client_state=None):
                      "own layout, which its ds_to_universal.py converts", dir)  # fmt: skip
         engine.save_checkpoint(dir, tag, client_state or {})
         return
+    attached.memory.check_folder("write_universal", dir)
     name = f"global_step{engine.global_steps}_universal" if tag is None else str(tag)
     if client_state is None:
         client_state = attached.memory.client_state()
@@ -212,6 +213,7 @@ class Attached:
         return answer
 
     def _save_checkpoint(self, stock, save_dir, tag=None, client_state={}, *arguments, **options):
+        self.memory.check_folder("save_checkpoint", save_dir)
         answer = self.folders.save(stock, save_dir, tag, client_state, *arguments, **options)
         self.memory.note_folder(save_dir, client_state)
         return answer
@@ -219,6 +221,7 @@ class Attached:
     def _load_checkpoint(self, stock, load_dir, tag=None, load_module_strict=True,
                          load_optimizer_states=True, load_lr_scheduler_states=True,
                          load_module_only=False, custom_load_fn=None):  # fmt: skip
+        self.memory.check_folder("load_checkpoint", load_dir)
         self.folders.finish(load_dir)
         is_resume = tag is None and load_optimizer_states and load_lr_scheduler_states
         failure = None

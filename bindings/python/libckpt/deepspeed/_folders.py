@@ -6,6 +6,7 @@ The folder gets its name when the files of all ranks are there, and then `latest
 """
 
 import contextlib
+import functools
 import logging
 import os
 import pathlib
@@ -44,9 +45,13 @@ class Folders:
         self._saved = pathlib.Path(save_dir or "", name)
         if fileset is None:
             return stock(save_dir, tag, client_state, save_latest, exclude_frozen_parameters)
-        with collecting(engine, fileset, os.path.join(save_dir, name)):
-            # Without `latest`, which is to come after the folder.
-            answer = stock(save_dir, name, client_state, False, exclude_frozen_parameters)
+        try:
+            with collecting(engine, fileset, os.path.join(save_dir, name)):
+                # Without `latest`, which is to come after the folder.
+                answer = stock(save_dir, name, client_state, False, exclude_frozen_parameters)
+        except BaseException:
+            fileset.give_up()
+            raise
         try:
             fileset.commit({"latest": name} if save_latest else {})
         except Exception as error:  # Training is to go on.
@@ -124,7 +129,7 @@ class Folders:
             return None
         sets = self._open(save_dir)
         try:
-            return None if sets is None else sets.begin(name)
+            return None if sets is None else sets.begin(name, may_be_aside=True)
         except errors.CheckpointError as error:
             logger.error("libckpt: %s: %s; stock DeepSpeed writes the folder", save_dir, error)
             return None
@@ -165,10 +170,22 @@ def collecting(engine, fileset, folder, ends=("",)):
     """While it lasts, what DeepSpeed would write below `folder` is the file set's."""
     before = engine.checkpoint_engine
     engine.checkpoint_engine = Collector(before, fileset, folder, ends)
+    copy = getattr(engine, "_copy_recovery_script", None)  # Another version may have none.
+    engine._copy_recovery_script = functools.partial(_copy_scripts, copy)
     try:
         yield
     finally:
         engine.checkpoint_engine = before
+        vars(engine).pop("_copy_recovery_script")  # The method is the class's again.
+
+
+def _copy_scripts(copy, directory):
+    """They are not of the folder, and DeepSpeed has them elsewhere, too."""
+    try:
+        if copy is not None:
+            copy(directory)
+    except OSError as error:  # Training is to go on.
+        logger.warning("libckpt: DeepSpeed's scripts are not copied to %s: %s", directory, error)
 
 
 class Collector(CheckpointEngine):

@@ -28,6 +28,15 @@ class Memory:
             options = {"blob_capacity": BLOB_CAPACITY, **options}
         self.session = init(job, rank=layout.rank, world_size=layout.ranks, **options)
 
+    def check_folder(self, call, folder):
+        """Both libckpt and DeepSpeed write a file `latest`, in formats of their own."""
+        own = self.session.dir
+        if own and folder and os.path.realpath(own) == os.path.realpath(folder):
+            raise errors.InvalidArgument(
+                f"{call}: {folder} is the dir of attach, where libckpt keeps checkpoints of its "
+                "own: both would write its file latest. Give one of them another directory"
+            )
+
     def note_folder(self, folder, client_state=None):
         """A later resume from another folder is not one from this memory."""
         folder = os.path.realpath(folder)

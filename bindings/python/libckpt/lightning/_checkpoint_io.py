@@ -56,11 +56,12 @@ class CheckpointIO(TorchCheckpointIO):
             self._save_by_lightning(checkpoint, local)
 
     def _save_by_lightning(self, checkpoint, path):
-        """A full disk does not end a training whose steps are in memory."""
+        """A disk that is full or read-only does not end a training whose steps are in memory."""
         try:
             super().save_checkpoint(checkpoint, path)
         except OSError as error:
-            if error.errno not in _full.FULL or self.memory is None or self.memory.session is None:
+            is_in_memory = self.memory is not None and self.memory.session is not None
+            if error.errno not in _full.UNWRITABLE or not is_in_memory:
                 raise
             with contextlib.suppress(OSError):
                 path.unlink()  # Lightning leaves a part of it.

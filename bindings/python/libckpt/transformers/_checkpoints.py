@@ -12,7 +12,9 @@ import shutil
 from accelerate.utils import broadcast_object_list
 
 from libckpt import errors
+from libckpt.core import _signals
 from libckpt.core.files import _leftovers, _publish_queue, _shared_queues
+from libckpt.core.files._work import make_or_aside
 from libckpt.transformers._folders import ADVICE, SENTINEL, Folders
 from libckpt.adapters.torch._members import TorchMember
 from libckpt.transformers._weights import Weights, collected, replaced
@@ -39,9 +41,11 @@ class TrainerFolders:
         name = str(number)
         if name in self._waiting():
             _publish_queue.settle(wait=True)  # The same step again.
+        if self._queue is not None:
+            self._queue.late.forget([folders.path(number)])
         hidden = folders.work.folder(self._new_name())
-        (hidden / f"checkpoint-{number}").mkdir(parents=True, exist_ok=True)
-        self._weights = Weights(hidden / f"checkpoint-{number}")
+        made, problem = make_or_aside(hidden / f"checkpoint-{number}", exist_ok=True)
+        hidden, self._weights = made.parent, Weights(made)
         with replaced(trainer, _get_output_dir=lambda trial=None: str(hidden),
                       _push_from_checkpoint=lambda folder: None):  # fmt: skip
             stock_save(model, trial)
@@ -50,12 +54,21 @@ class TrainerFolders:
         # talk through a Store, one that writes for more than a minute is given up by the others.
         trainer.accelerator.wait_for_everyone()
         self._note_best(folders)
-        if trainer.args.should_save and self._take(weights, hidden):
+        try:
+            if problem is not None:
+                raise errors.StorageError(problem)
+            if not trainer.args.should_save or not self._take(weights, hidden):
+                return
             weights.move_to(folders.work.begin(name) / f"checkpoint-{number}")
             shutil.rmtree(hidden, ignore_errors=True)
-            state_file = weights.folder / "trainer_state.json"
-            trainer.state.save_to_json(str(state_file))
+            trainer.state.save_to_json(str(weights.folder / "trainer_state.json"))
             self._hand_over(folders, number, weights)
+        except (errors.StorageError, OSError) as error:  # Training is to go on.
+            _signals.raise_of_handler(error)
+            logger.error("libckpt: %s does not come: %s; training goes on",
+                         folders.path(number), error)  # fmt: skip
+            shutil.rmtree(hidden, ignore_errors=True)
+        else:
             self._publish_if_wanted(folders, number)
 
     def _take(self, weights, hidden):

@@ -23,6 +23,7 @@ BLOB_CAPACITY = 32 << 20  # The history of logged values is in it.
 CURE = "call train(resume_from_checkpoint=True)"  # Where a step is left behind.
 LEAVE_DEADLINE = 10.0  # At the end of the program, for the other ranks.
 _by_job = weakref.WeakValueDictionary()  # Those that opened a session last.
+_all = weakref.WeakSet()
 _over = weakref.WeakSet()  # Their trainings ended well, and have their last step on storage.
 TOTALS = {  # By name among the items, the Trainer's field.
     "total_loss": "_total_loss_scalar",
@@ -49,6 +50,7 @@ class TrainerMemory:
         self._options = options
         self.session = self._unopened = self._guarded = None
         self._has_opened = False
+        _all.add(self)
 
     def _open(self):
         """Not before a training: an evaluation beside one, of the same output_dir, does not take
@@ -194,6 +196,10 @@ def _leave():
     for memory in list(_over):
         with contextlib.suppress(errors.CheckpointError):
             memory.session.close(LEAVE_DEADLINE)
+    for memory in [each for each in _all if each.session is not None]:
+        with contextlib.suppress(errors.CheckpointError):
+            memory.session.abandon()
+        memory.session = None  # DeepSpeed keeps the Trainer until the last moment.
 
 
 def metrics_of(state):

@@ -6,10 +6,12 @@ FSDP's saves are written by torch.distributed.checkpoint at once. One rename bri
 all ranks, once they are on storage.
 """
 
+import atexit
 import contextlib
 import functools
 import logging
 import pathlib
+import weakref
 
 from libckpt import errors
 from libckpt.adapters.torch._file_sets import FileSets, options_of_place
@@ -21,6 +23,7 @@ from libckpt.transformers._weights import replaced
 
 logger = logging.getLogger("libckpt")
 
+_all = weakref.WeakSet()
 AREA = "sharded"  # Below .libckpt; a Trainer that is not sharded has the rest.
 
 
@@ -29,6 +32,7 @@ class ShardedFolders(TrainerFolders):
         super().__init__(trainer, None)
         self._options = options_of_place(options)
         self._sets = {}  # By folder of a run; None: Transformers writes there.
+        _all.add(self)
 
     def save(self, stock_save, model, trial):
         trainer, folders = self._trainer, self.folders(trial)
@@ -80,8 +84,10 @@ class ShardedFolders(TrainerFolders):
     def _begin(self, folders, number):
         """None: Transformers saves."""
         sets = self._open(folders)
+        is_small = self._trainer.is_deepspeed_enabled  # FSDP's are written by torch itself.
         try:
-            return None if sets is None else sets.begin(folders.path(number).name)
+            name = folders.path(number).name
+            return None if sets is None else sets.begin(name, may_be_aside=is_small)
         except errors.CheckpointError as error:
             logger.error("libckpt: %s: %s; Transformers writes it itself",
                          folders.path(number), error)  # fmt: skip
@@ -122,6 +128,13 @@ class ShardedFolders(TrainerFolders):
         """On rank 0, once the newest is there."""
         sets = self._sets[str(folders.output)]
         self._rotate(folders, lambda path: sets.remove(path.name) or folders.remove(path))
+
+
+@atexit.register
+def _leave():
+    """The process ends, and DeepSpeed keeps the Trainer until the last moment: not the queues."""
+    for folders in list(_all):
+        folders._sets.clear()
 
 
 def _shown(fileset, name):

@@ -9,26 +9,31 @@ import shutil
 from libckpt import errors
 from libckpt.adapters.torch._members import TorchMember
 from libckpt.adapters.torch._safetensors import METADATA, is_storable
-from libckpt.core.files import _disk, _publish_queue
+from libckpt.core.files import _disk, _publish_queue, _storage, _work
 
 logger = logging.getLogger("libckpt")
 
 OTHERS_DEADLINE = 10.0  # For sets before one that is there already.
 CAPTURED_DEADLINE = 1.0  # It takes a millisecond.
 MARK = "set"  # The item that says which set a step is of.
+MISSED = ".missed"  # The member of a part that has none of its files.
 
 
 class FileSet:
     """A set that is being collected, by this rank."""
 
-    def __init__(self, sets, name, step):
+    def __init__(self, sets, name, step, may_be_aside):
         self.name, self.step = name, step
         self.objects = {}  # By file, what stock torch.save would write there.
         self._tensors = (None, {})  # The name of a file, and the tensors in it.
         self._sets = sets
-        self._folder = sets.work.folder(str(step)) / f"rank-{sets.rank}"
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
+        self._marks = sets.work.folder(str(step))
+        own = self._marks / f"rank-{sets.rank}"
+        shutil.rmtree(own, ignore_errors=True)
+        self._folder, self._problem = _work.make_or_aside(own)
+        if self._problem is not None and not may_be_aside:
+            self._remove_folder()
+            raise errors.StorageError(self._problem)
 
     @property
     def folder(self):
@@ -55,6 +60,10 @@ class FileSet:
         the file in the directory. `then()` is called on rank 0 after that. Where the objects cannot
         be captured they are written here and now, as stock torch does it. Raises what that raises.
         """
+        if self._problem is not None:
+            self.give_up()
+            logger.error("libckpt: %s does not come: %s; training goes on", self, self._problem)
+            return
         publish = _Publish(self._sets, self.step, self.name, trackers or {}, then)
         try:
             with _publish_queue.turn():
@@ -65,12 +74,20 @@ class FileSet:
 
     def give_up(self):
         """Instead of a commit: the set does not come, and no rank waits for this one's part."""
-        self._mark("missed")
-        shutil.rmtree(self._folder, ignore_errors=True)
-        with contextlib.suppress(errors.CheckpointError):
-            self._sets._queue.capture_as(self.step, {MARK: self.name})
+        with contextlib.suppress(OSError):
+            self._mark("missed")
+        self._remove_folder()
         if self._sets.world_size == 1:
-            self._sets.work.drop(str(self.step))
+            with contextlib.suppress(OSError):
+                self._sets.work.drop(str(self.step))
+            return
+        with contextlib.suppress(errors.CheckpointError):
+            missed = TorchMember("missed", as_it_is=True)  # The mark may not be there.
+            self._sets._queue.capture_as(self.step, {MARK: self.name, MISSED: missed})
+
+    def _remove_folder(self):
+        is_aside = self._problem is not None
+        shutil.rmtree(self._folder.parent if is_aside else self._folder, ignore_errors=True)
 
     def _commit(self, publish):
         for file in list(self.objects)[_publish_queue.MEMBERS_MAX :]:
@@ -110,7 +127,7 @@ class FileSet:
 
     def _mark(self, what):
         """For rank 0, which publishes the set."""
-        (self._folder.parent / f"{what}-{self._sets.rank}").touch()
+        (self._marks / f"{what}-{self._sets.rank}").touch()
 
     def _write_all(self, publish):
         from safetensors.torch import save_file
@@ -146,7 +163,7 @@ class _Publish:
             return
         folder = self._sets.work.folder(str(self._step))
         is_overtaken = not folder.with_suffix(".json").exists()  # By one that is published.
-        if path is None or is_overtaken or any(folder.glob("missed-*")):
+        if path is None or is_overtaken or is_missed(folder, path):
             self.given_up()
         else:
             self.now(path)
@@ -165,3 +182,9 @@ class _Publish:
                 "on its way to storage, which is slower than saves come",
                 self.paths[0],
             )
+
+
+def is_missed(folder, path):
+    """Whether a rank has none of its files in the set: its disk may have refused even the mark."""
+    is_marked = any(folder.glob("missed-*"))
+    return is_marked or any(MISSED in files for files in _storage.files_of(path))

@@ -24,7 +24,7 @@ import re
 import shutil
 
 from libckpt import errors
-from libckpt.adapters.torch._file_set import FileSet
+from libckpt.adapters.torch._file_set import FileSet, is_missed
 from libckpt.core.files import _disk, _leftovers, _publish_queue, _shared_queues, _storage
 from libckpt.core.files._work import PRIVATE, WorkFolders
 
@@ -66,8 +66,10 @@ class FileSets:
         self._ranks = self._queue.session.ranks
         self._note_unfinished()
 
-    def begin(self, name):
-        """A set that this rank may write to, and commits."""
+    def begin(self, name, may_be_aside=False):
+        """A set that this rank may write to, and commits. Raises StorageError if its folder cannot
+        be made. With `may_be_aside`, for files that are small, they are written elsewhere then, and
+        the set is given up by its commit, which logs that."""
         if not NAME.match(name):
             raise errors.InvalidArgument(
                 f'"{name}" is to be a folder below {self.directory}: it has no slash at its ends, '
@@ -76,7 +78,7 @@ class FileSets:
         with _publish_queue.turn():
             self._finish_again()
             _publish_queue.settle_to(self._queue, 1)  # Each that was asked for is to come.
-            return FileSet(self, name, self._queue.next_step())
+            return FileSet(self, name, self._queue.next_step(), may_be_aside)
 
     def settle(self):
         """Returns when all that was committed is there, or was given up. All ranks call it."""
@@ -128,7 +130,7 @@ class FileSets:
             may_come = all((folder / f"captured-{r}").exists() for r in range(facts["ranks"]))
             may_come = may_come and not any(folder.glob("missed-*"))
             path, _ = _leftovers.await_step(self.private / "job", step, ends if may_come else 0)
-            if path is None or not may_come:
+            if path is None or not may_come or is_missed(folder, path):
                 _leftovers.log_dropped(self.directory / facts["name"], may_come)
                 self.work.drop(str(step))
             else:

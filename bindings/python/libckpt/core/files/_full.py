@@ -4,6 +4,7 @@ import errno
 import os
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+UNWRITABLE = (*FULL, errno.EROFS)
 
 _given_up = -1
 

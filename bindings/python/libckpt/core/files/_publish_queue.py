@@ -14,13 +14,13 @@ import os
 import pathlib
 import re
 import shutil
-import threading
 import time
 import typing
 
 from libckpt import errors
 from libckpt.core import _frameworks
-from libckpt.core.files import _disk, _full, _storage, _unsaved
+from libckpt.core.files import _disk, _full, _late, _storage, _unsaved
+from libckpt.core.files._turns import turn
 from libckpt._init import init
 from libckpt.ticket import outcome_text
 
@@ -30,9 +30,10 @@ SLOT_DEADLINE = 120.0  # How long a save waits for memory.
 DURABLE_DEADLINE = 600.0
 COMMITTED_DEADLINE = 10.0  # A save waits for the one before: milliseconds, unless a rank is gone.
 SILENT_MAX = 10.0  # A longer wait is logged.
-FAILING_DEADLINE = 60.0  # For storage that fails, as on a full disk; not for slow storage.
+FAILING_DEADLINE = 3.0  # From when storage fails on, as on a full disk; not for slow storage.
 FAILED_DEADLINE = 1.0  # The same, of a save that begins when storage fails already.
 LOOK_EVERY = 0.02  # Seconds, for a step that the daemon brings to storage.
+FAILURE_LOOK = 0.5  # Seconds, for a failure on the way there.
 EXIT_DEADLINE = 60.0  # A full disk must not keep the process from ending.
 KEPT = 2  # Steps of a queue on storage: published files have names of their own.
 MEMBERS_MAX = 12
@@ -44,7 +45,6 @@ STRIDE = 100
 _order = itertools.count()
 _queues = []
 _watching = []
-_turn = threading.RLock()  # One call at a time publishes, or captures.
 
 
 class Waiting(typing.NamedTuple):
@@ -64,6 +64,7 @@ class PublishQueue:
                             raise_on_error=True, allow_pickle=allow_pickle, **options)  # fmt: skip
         self.directory, self._advice = pathlib.Path(directory), advice
         self.waiting = []  # Each a Waiting, the oldest first.
+        self.late = _late.Late()
         self.users = 1  # Objects that have it; see _shared_queues.
         self.keeps_none = False  # Its steps go with it: each has a name elsewhere by then.
         self._process, self._has_begun = os.getpid(), False
@@ -148,42 +149,56 @@ class PublishQueue:
             newest = self.session.counts()["durable"]
             if newest is None or newest < step:
                 return False
+            self.late.publish(self.directory, newest)
             publish(*_storage.find_step(self.directory, step, weights))
         except (errors.CheckpointError, OSError) as error:
             if isinstance(error, errors.Unavailable) and deadline <= 0:
                 return False
-            if is_patient and isinstance(error, errors.Unavailable) and self._is_failing():
-                _full.give_up(max(each.number for queue in _queues for each in queue.waiting))
-            self.waiting.pop(0)
-            _unsaved.note(publish.paths, _full.advised(error, self._advice))
-            if isinstance(error, errors.NotFound) and hasattr(publish, "given_up"):
-                publish.given_up()
-                return True
-            logger.error(
-                "libckpt: %s is not published: %s (`ckpt status` and the daemon's log show what "
-                "keeps it from storage)",
-                publish.paths[0],
-                _full.advised(error, self._advice),
-            )
+            self._give_up(error, is_patient)
             return True
         self.waiting.pop(0)
         return True
 
+    def _give_up(self, error, is_patient):
+        is_late = isinstance(error, errors.Unavailable) and bool(self._is_failing())
+        if is_patient and is_late:
+            _full.give_up(max(each.number for queue in _queues for each in queue.waiting))
+        saved = self.waiting.pop(0)
+        publish, why = saved.publish, _full.advised(error, self._advice)
+        _unsaved.note(publish.paths, why)
+        if isinstance(error, errors.NotFound) and hasattr(publish, "given_up"):
+            publish.given_up()
+            return
+        if is_late:
+            self.late.add(saved)
+        logger.error(
+            "libckpt: %s is not published: %s (`ckpt status` and the daemon's log show what "
+            "keeps it from storage)%s",
+            publish.paths[0], why, "; it may still come, once storage works again" * is_late,
+        )  # fmt: skip
+
+    def publish_late(self):
+        with contextlib.suppress(errors.CheckpointError):
+            self.late.publish(self.directory, self.session.counts()["durable"])
+
     def _await(self, step, deadline, paths):
-        soon = min(deadline, SILENT_MAX)
-        try:
-            return self.session.wait(step, "durable", soon)
-        except errors.Unavailable as error:
-            if soon == deadline:
-                raise
-            if self.session.counts().get("notice"):  # Now; its last error may be long ago.
-                deadline = max(soon, min(deadline, FAILING_DEADLINE))
-            logger.warning(
-                "libckpt: the newest save to %s is not on storage yet: %s; it is waited for, up to "
-                "%.0f s more (`ckpt status` says what keeps it from there)",
-                paths[0], _full.advised(error, self._advice), deadline - soon,
-            )  # fmt: skip
-        return self.session.wait(step, "durable", deadline - soon)
+        left, waited, patience, is_silent = deadline, 0.0, FAILING_DEADLINE, True
+        while True:
+            part = min(left, patience, FAILURE_LOOK, SILENT_MAX)
+            try:
+                return self.session.wait(step, "durable", part)
+            except errors.Unavailable as error:
+                left, waited = left - part, waited + part
+                patience = patience - part if self._is_failing() else FAILING_DEADLINE
+                if min(left, patience) <= 0:
+                    raise
+                if is_silent and waited >= SILENT_MAX:
+                    is_silent = False
+                    logger.warning(
+                        "libckpt: the newest save to %s is not on storage yet: %s; it is waited "
+                        "for, up to %.0f s more (`ckpt status` says what keeps it from there)",
+                        paths[0], _full.advised(error, self._advice), min(left, patience),
+                    )  # fmt: skip
 
     def is_ours(self):
         """Not in a fork, and not closed."""
@@ -199,6 +214,7 @@ class PublishQueue:
         """Forgets what waits, and frees the job's memory."""
         leaves_steps = self.waiting or not self.keeps_none
         self.waiting.clear()
+        self.late.forget()
         if self in _queues:
             _queues.remove(self)
         is_there = self.directory.is_dir()  # Else its user has deleted it, with all its steps.
@@ -234,41 +250,22 @@ def _first():
     return min(queues, key=lambda queue: queue.waiting[0].number, default=None)
 
 
+def _with_late():
+    return [queue for queue in _queues if queue.late and queue.is_ours()]
+
+
 def settle(wait=False, deadline=None):
     """Publishes what is on storage by now; with `wait`, all that was posted."""
     deadline = DURABLE_DEADLINE if deadline is None else deadline
     ends = time.monotonic() + (deadline if wait else 0)
     with turn(wait) as is_ours:
-        while is_ours:
-            first = _first()
-            if first is None:
-                return _unwatch()
+        for queue in _with_late() if is_ours else ():
+            queue.publish_late()
+        while is_ours and (first := _first()) is not None:
             if not first.publish_first(ends - time.monotonic() if wait else 0):
                 return
-
-
-@contextlib.contextmanager
-def turn(wait=True):
-    """One thread after the other; yields whether it is ours. Without `wait` it may not be."""
-    mine = _turn
-    if mine._is_owned():
-        yield True
-        return
-    try:  # From here on, since Ctrl-C may come right behind the call that takes it.
-        yield mine.acquire(blocking=wait)
-    finally:
-        try:
-            mine.release()
-        except RuntimeError:  # It is another thread's.
-            pass
-
-
-def _forget_turn():
-    global _turn
-    _turn = threading.RLock()  # A thread that had it does not exist in a fork.
-
-
-os.register_at_fork(after_in_child=_forget_turn)
+        if is_ours and not _with_late():
+            _unwatch()
 
 
 def waiting_paths():

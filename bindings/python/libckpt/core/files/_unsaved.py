@@ -8,14 +8,13 @@ _unreported = {}  # Those of them that only the log has.
 
 
 def note(paths, reason):
-    for path in map(str, paths):
+    for path in map(_in_full, paths):
         _reasons[path] = _unreported[path] = (_identity(path), str(reason))
 
 
 def reason(path):
     """Why the newest save to the path is not there; None: it is, or something newer."""
-    parent, name = os.path.split(os.path.abspath(path))
-    for spelled in (os.path.join(os.path.realpath(parent), name), os.path.realpath(path)):
+    for spelled in (_in_full(path), os.path.realpath(path)):
         if spelled in _reasons:
             identity, why = _reasons[spelled]
             if identity == _identity(spelled):
@@ -29,6 +28,11 @@ def take_unreported():
     lost = {path: reason(path) for path in _unreported}
     _unreported.clear()
     return {path: why for path, why in lost.items() if why is not None}
+
+
+def _in_full(path):
+    parent, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(parent), name)
 
 
 def _identity(path):

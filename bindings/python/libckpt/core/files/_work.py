@@ -9,10 +9,24 @@ import json
 import os
 import pathlib
 import shutil
+import tempfile
 
 from libckpt.core.files._disk import replace_text, sync, sync_tree
 
 PRIVATE = ".libckpt"  # The folder in a user's directory that is ours alone.
+
+
+def make_or_aside(folder, exist_ok=False):
+    """(the folder, None). Where it cannot be made, as when a file system has turned read-only:
+    (one elsewhere, why). There a framework's save, in which ranks meet, can run to its end; its
+    caller says that nothing comes of it, and removes that one's parent."""
+    try:
+        folder.mkdir(parents=True, exist_ok=exist_ok)
+        return folder, None
+    except OSError as error:
+        aside = pathlib.Path(tempfile.mkdtemp(prefix="libckpt-"), folder.name)
+        aside.mkdir()
+        return aside, f"make {folder}: {error.strerror}"
 
 
 class WorkFolders:
