@@ -123,7 +123,9 @@ class Gather:
         if found["checkpoints"]:
             return found["checkpoints"]
         if found["abandoned"]:
-            raise type(reason)(
+            # Never NotFound: there is something, which its user has left.
+            kind = errors.Unsupported if isinstance(reason, errors.NotFound) else type(reason)
+            raise kind(
                 f"{reason}; step {found['abandoned'][0]} was abandoned by a restore to an older one"
             ) from reason
         raise reason

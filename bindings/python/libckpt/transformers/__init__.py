@@ -21,7 +21,8 @@ from libckpt.core._resuming import NEWEST, source_in
 from libckpt.core.files import _publish_queue
 from libckpt._init import check, with_keywords
 from libckpt.transformers._checkpoints import TrainerFolders
-from libckpt.transformers._memory import Resumed, TrainerMemory
+from libckpt.transformers._memory import TrainerMemory
+from libckpt.transformers._resumed import Resumed
 from libckpt.transformers._resuming import (
     ShardedResume,
     from_source,
