@@ -123,8 +123,8 @@ class Gather:
         if found["checkpoints"]:
             return found["checkpoints"]
         if found["abandoned"]:
-            # Never NotFound: there is something, which its user has left.
-            kind = errors.Unsupported if isinstance(reason, errors.NotFound) else type(reason)
+            is_named = step is not None  # Then not NotFound: it is there, and its user has left it.
+            kind = errors.Unsupported if is_named else type(reason)
             raise kind(
                 f"{reason}; step {found['abandoned'][0]} was abandoned by a restore to an older one"
             ) from reason
