@@ -71,7 +71,7 @@ class Names:
 
 
 def _noted(directory):
-    """What is noted of the newest set below the directory."""
+    """The note about the newest set below the directory; None: there is none."""
     try:
         return json.loads(pathlib.Path(directory, STEPS).read_text())
     except (OSError, ValueError):
