@@ -371,6 +371,19 @@ TEST_CASE("other world: a rank gets the whole tensors of the shards that nobody 
   CHECK(cluster.rank(6).whole_tensors == Numbers{of(1)});
 }
 
+TEST_CASE("other world: a rank that chooses later gets a whole tensor that another one saved",
+          "[unit][node]") {
+  Cluster cluster;
+  Rules rules;
+  rules.has_whole_tensors = rules.joins_shards = true;
+  cluster.begin("AB", rules);
+  cluster.commit(Step{5});
+  rules.stages = {1, 0};
+  cluster.begin("AB", rules);
+  CHECK(cluster.rank(0).whole_tensors.contains("of rank 1"));
+  CHECK(cluster.rank(1).whole_tensors.contains("of rank 0"));
+}
+
 TEST_CASE("other world: tensors that no rank asks for are named, at once where one node has all",
           "[unit][node]") {
   const std::string ranks = GENERATE("A", "AAA", "AB");
