@@ -77,8 +77,8 @@ class FoundPieces {
   struct Name {
     std::string_view tensor;  // The whole of which it is a part.
     SeenForms piece_forms;
-    SeenForms whole_forms;         // Of the whole tensors of all ranks,
-    SeenForms reader_whole_forms;  // and of that of the reader's shard.
+    SeenForms whole_forms;         // All ranks saved whole tensors of these forms,
+    SeenForms reader_whole_forms;  // and the reader's shard has one of this form.
     WholeTensors whole_tensors;
     bool has_reader = false;  // The reader's shard has it, or a part of it.
     std::map<std::vector<std::uint64_t>, Copies> regions;

@@ -1,6 +1,6 @@
 """Goal: saves on their way to a disk that is full are waited for once, not one after the other, and
-only for moments from when that is known; they come once there is room, and nothing newer. What is
-said of it names the option that decides what stays in the framework's folder.
+only for moments once that is known. They come when there is room again, unless a newer one is
+there. The log names the option that decides what stays in the framework's folder.
 
 Method: a queue whose session says what that of a full disk does; then a disk that is full.
 """

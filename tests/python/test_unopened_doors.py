@@ -123,14 +123,7 @@ class Transformers(Door):
 
     def _train(self, job, steps, **options):
         import libckpt.transformers
-
-        class Model(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.layer = torch.nn.Linear(1, 1)
-
-            def forward(self, x):
-                return {"loss": self.layer(x).square().mean()}
+        from small_models import Squares
 
         began = []
 
@@ -144,7 +137,7 @@ class Transformers(Door):
         )  # fmt: skip
         callback = libckpt.transformers.Callback(job=job, dir=self.steps)
         trainer = self.transformers.Trainer(
-            Model(), settings, train_dataset=[{"x": torch.ones(1)}] * 9,
+            Squares(), settings, train_dataset=[{"x": torch.ones(1)}] * 9,
             callbacks=[callback, Began()],
         )  # fmt: skip
         trainer.train(**options)

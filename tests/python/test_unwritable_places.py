@@ -17,6 +17,7 @@ from libckpt.adapters.torch import _file_set  # noqa: E402
 from libckpt.adapters.torch._file_sets import FileSets  # noqa: E402
 from libckpt.core import _open_sessions  # noqa: E402
 from libckpt.core.files import _disk, _publish_queue, _storage  # noqa: E402
+from small_models import Squares  # noqa: E402
 from test_file_sets import die, number_of, open_sets, save  # noqa: E402, F401
 
 
@@ -130,20 +131,12 @@ def test_a_trainer_goes_on_where_its_place_turns_unwritable(place, caplog):
             if state.global_step == 1:
                 work.spoil()
 
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-
-        def forward(self, x):
-            return {"loss": self.layer(x).square().mean()}
-
     settings = transformers.TrainingArguments(
         str(place), report_to=[], use_cpu=True, max_steps=3, save_steps=1,
         disable_tqdm=True,
     )  # fmt: skip
     trainer = transformers.Trainer(
-        Model(), settings, train_dataset=[{"x": torch.ones(1)}] * 64, callbacks=[Spoil()]
+        Squares(), settings, train_dataset=[{"x": torch.ones(1)}] * 64, callbacks=[Spoil()]
     )
     libckpt.transformers.TrainerWrapper(trainer).train()
     assert trainer.state.global_step == 3

@@ -33,7 +33,7 @@ struct StoredTensor {
 };
 
 // The name of the tensor that a part of this name belongs to: "w" of "w[0:4,2:4]", if the piece
-// lies there; else `name` itself. Of a piece that no tensor of this shape can be, `name`, too.
+// lies there. Returns `name` for any other piece, also for one that does not fit the shape.
 CKPT_EXPORT std::string tensor_name(std::string_view name, const Piece& piece, DType dtype,
                                     std::span<const std::int64_t> shape);
 

@@ -123,9 +123,9 @@ class Gather:
         if found["checkpoints"]:
             return found["checkpoints"]
         if found["abandoned"]:
-            is_named = step is not None  # Then not NotFound: it is there, and its user has left it.
-            kind = errors.Unsupported if is_named else type(reason)
-            raise kind(
+            # A step that was named is there, and its user has left it.
+            is_left = step is not None and isinstance(reason, errors.NotFound)
+            raise (errors.Unsupported if is_left else type(reason))(
                 f"{reason}; step {found['abandoned'][0]} was abandoned by a restore to an older one"
             ) from reason
         raise reason
